@@ -973,6 +973,74 @@ class IndexScrub:
         outside of the log's bytes [begin, end) are not compared with them. The GIL is released. OSError,
         DamageError."""
 
+class TimerIndex:
+    """The pending timers of a store, in the order of their times. See store/kernel/src/timer.rs.
+
+    Offsets are queue offsets of the timer topic, times are ms since 1970. The GIL is released. OSError, DamageError.
+    """
+
+    pos: int
+    """The log is read up to this position."""
+    next_offset: int
+    """All messages of the timer topic below this offset were read."""
+
+    def __init__(
+        self,
+        door: Door,
+        folder: str | PathLike[str],
+        precision_ms: int,
+        delivered_before: tuple[int, int] = (0, 0),
+    ) -> None:
+        """`folder`: of its files. `precision_ms`: added to a time that RocketMQ rounded down. `delivered_before`: what
+        RocketMQ delivered, as (offset, time): messages below the offset whose rounded time is before the time."""
+    def load(self, dispatch: Dispatch, end: int) -> str | None:
+        """Loads the files. Otherwise, without a change, returns why not: "missing", "damaged", or "other log" (the log,
+        which ends at `end`, has other bytes than they reflect)."""
+    def clear(self, pos: int) -> None:
+        """Forgets everything except what is taken: `advance` continues at `pos` of the log."""
+    def advance(self, dispatch: Dispatch, upto: int, max_bytes: int) -> tuple[int, bool]:
+        """Reads the log up to `upto`, which is dispatched, about `max_bytes` at most. Returns the position, and whether
+        there was anything about timers."""
+    def skip(self, dispatch: Dispatch, upto: int) -> bool:
+        """Continues at `upto`, which is dispatched, if nothing pends and nothing up to there can. It reads nothing.
+        Returns whether it did."""
+    def save(self, dispatch: Dispatch) -> bool:
+        """Saves the files if enough changed; durable afterwards. Returns whether it did."""
+    def spill(self) -> None:
+        """Moves entries from memory to files if there are many."""
+    def take_due(self, now_ms: int, most: int) -> list[tuple[int, int, int]]:
+        """(offset, position in the log, time) of messages that are due, in order. They are taken from now on: they stay
+        pending, but are not returned again."""
+    def next_due(self) -> int | None:
+        """The time of the first message that is not taken."""
+    def first_due(self) -> int | None:
+        """The time of the first pending message, also of those that are taken."""
+    def take(self, offset: int, pos: int, due: int, key: int) -> bool:
+        """Takes one message, as `find` returned it. False: it is not pending, or taken already."""
+    def take_before(self, dispatch: Dispatch, end: int, most: int) -> tuple[list[tuple[int, int, int]], list[int]]:
+        """Takes pending messages whose records are before `end` of the log, as `take_due`, in the order of the log.
+        Also returns the offsets of those whose records cannot be read; they are not taken."""
+    def give_back(self, offset: int) -> None:
+        """The message was taken and is not delivered: it is due again."""
+    def give_all_back(self) -> None:
+        """As `give_back`, for all that are taken."""
+    def forget(self, offset: int) -> bool:
+        """The message is lost from the log. Returns whether it was pending."""
+    def forget_below(self, offset: int) -> int:
+        """The log has no messages below this offset. Returns how many of them were pending."""
+    def is_pending(self, offset: int) -> bool: ...
+    def first_pending(self) -> int | None:
+        """The smallest offset of a pending message."""
+    def pending_from(self, offset: int, most: int) -> list[int]:
+        """Offsets of pending messages from `offset` on that are not taken, in order, `most` at most."""
+    def find(self, unique_key: bytes, from_ms: int, to_ms: int) -> list[tuple[int, int, int, int]]:
+        """(offset, position, time, key) of pending messages with this unique key, by its hash, that are due in the
+        range, ends included."""
+    def sizes(self) -> tuple[int, int]:
+        """Bytes of memory (about), and bytes of files."""
+    def counts(self) -> tuple[int, int, int, int, int, int]:
+        """Pending and taken now; delivered, recalled, stored again and lost since the start."""
+
 class MapGuard:
     """The registration of a file's map: a page that cannot be read is replaced, and does not end the process.
 

@@ -412,6 +412,30 @@ class StoreSettings:
         range=_INTERVAL,
     )
 
+    # -- timers --------------------------------------------------------------------------------------------------------
+    timerWheelEnable: bool = setting(
+        True,
+        "Deliver messages at any time (properties `TIMER_DELIVER_MS`, `TIMER_DELAY_MS`, `TIMER_DELAY_SEC`; the name is "
+        "RocketMQ 5's). Off: the broker refuses such messages, does not deliver those that wait, and does not keep "
+        "their segments.",
+        same_in_group=True,
+    )
+    timerMaxDelaySec: int = setting(
+        3 * 86_400,
+        "Longest time until the delivery of a message. The broker refuses a longer one. (The name is RocketMQ 5's.)",
+        unit="s",
+        range=(1, _INT),
+    )
+    timerPrecisionMs: int = setting(
+        1_000,
+        "Unit to which `TIMER_OUT_MS` is rounded down, as RocketMQ 5 needs it. This broker delivers at the exact "
+        "millisecond. A message that RocketMQ 5 stored without its exact time is delivered so much later. (The name is "
+        "RocketMQ 5's.)",
+        unit="ms",
+        range=(1, 60_000),
+        same_in_group=True,
+    )
+
     # -- replication ---------------------------------------------------------------------------------------------------
     brokerRole: BrokerRole = setting(
         BrokerRole.ASYNC_MASTER,

@@ -30,6 +30,7 @@ from tallystick.node.broker.services.registration import Registration
 from tallystick.node.broker.services.schedule import ScheduleService
 from tallystick.node.broker.services.stats import BrokerStats
 from tallystick.node.broker.services.table_files import TableFiles
+from tallystick.node.broker.services.timers import TimerService
 from tallystick.node.broker.services.transactions import TransactionService
 from tallystick.node.broker.slaves.listeners import bind_for_slaves
 from tallystick.node.broker.tables.clients import ConsumerTable, ProducerTable
@@ -98,6 +99,7 @@ class Broker:
         self.locks = QueueLocks()
         self.holds = HoldTable(store.queues, limit=settings.pullThreadPoolQueueCapacity)
         self.schedule = files.open("delayOffset.json", lambda file: ScheduleService(self, file))
+        self.timers = TimerService(self)
         self.transactions = TransactionService(self)
         self._client = RemotingClient(name="broker.client")
         self.advertised = Host(settings.brokerIP1, settings.listenPort)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.services.holds import HoldTable
     from tallystick.node.broker.services.schedule import ScheduleService
     from tallystick.node.broker.services.stats import BrokerStats
+    from tallystick.node.broker.services.timers import TimerService
     from tallystick.node.broker.services.transactions import TransactionService
     from tallystick.node.broker.slaves.server import SlaveState
     from tallystick.node.broker.tables.clients import ConsumerTable, ProducerTable
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tallystick.node.core.settings import BrokerSettings
     from tallystick.replication.member.status import PeerProgress
     from tallystick.store._kernel import BitTest, ExtensionUnit
+    from tallystick.store.engine.timers import Timers
     from tallystick.store.settings import StoreSettings
 
 
@@ -35,6 +37,10 @@ class WritesView(Protocol):
     async def put(self, message: Message) -> PutResult:
         """Appends a message and waits as the flush settings require. A full or failed disk is a status, not an
         error."""
+
+    async def put_all(self, messages: Sequence[Message], *, makes_room: bool = False) -> list[PutResult]:
+        """Appends messages, each by itself, and waits once for all. If the last one cannot be stored, all have its
+        result. `makes_room`: do it on a full disk, too."""
 
     async def put_batch(self, batch: MessageBatch) -> PutResult:
         """Does the same for a batch: all its messages are stored, or none."""
@@ -195,6 +201,14 @@ class StoreView(Protocol):
         """All bytes of the log before this position are on disk."""
 
     @property
+    def staged_pos(self) -> int:
+        """Position of the end of the log, with what is not written yet."""
+
+    @property
+    def timers(self) -> Timers | None:
+        """The messages that wait for their time; None: timers are switched off."""
+
+    @property
     def dispatched_pos(self) -> int:
         """All messages before this position are in ConsumeQueues and index."""
 
@@ -258,6 +272,9 @@ class BrokerContext(Protocol):
 
     @property
     def schedule(self) -> ScheduleService: ...
+
+    @property
+    def timers(self) -> TimerService: ...
 
     @property
     def transactions(self) -> TransactionService: ...

@@ -111,6 +111,7 @@ class Alone:
     async def start(self) -> None:
         """See `Role`."""
         await self._broker.schedule.start()
+        await self._broker.timers.start()
         await self._broker.transactions.start()
         if self.slaves is not None:
             await self.slaves.start()
@@ -138,6 +139,7 @@ class Alone:
     async def stop(self) -> None:
         """See `Role`."""
         await self._broker.schedule.stop()
+        await self._broker.timers.stop()
         await self._broker.transactions.stop()
         if self.slaves is not None:
             with contextlib.suppress(OSError):  # `save` reports it

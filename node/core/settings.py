@@ -277,6 +277,14 @@ class BrokerSettings:
         change=_RUNNING,
     )
     rejectTransactionMessage: bool = setting(False, "Refuse half messages (16).", change=_RUNNING)
+    recallMessageEnable: bool = setting(
+        False,
+        "Let producers recall messages that wait for their time (370). (The name and the default are RocketMQ 5's.)",
+        change=_RUNNING,
+    )
+    allowRecallWhenBrokerNotWriteable: bool = setting(
+        True, "Let them do so also while `brokerPermission` forbids sends. (The name is RocketMQ 5's.)", change=_RUNNING
+    )
     transactionTimeOut: int = setting(
         6000,
         "Age of a half message at which the broker asks its producer for the first time.",

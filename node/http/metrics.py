@@ -338,6 +338,60 @@ _STORAGE: tuple[MetricDeclaration[Broker], ...] = (
     ),
 )
 
+_TIMERS: tuple[MetricDeclaration[Broker], ...] = (
+    gauge(
+        "rocketmq_timing_messages",
+        "messages",
+        "Messages that wait for their time (`TIMER_DELIVER_MS` and others), those in delivery included. A message with"
+        " a delay level does not count.",
+        "store: index of timers",
+        lambda broker: broker.timers.figures().pending,
+    ),
+    gauge(
+        "rocketmq_timer_dequeue_latency_seconds",
+        "seconds",
+        "How late the first message is that waits for its time. 0: no message is late. At a follower, which delivers"
+        " nothing, a message counts until the leader has delivered it.",
+        "store: index of timers, and the wall clock",
+        lambda broker: broker.timers.late_ms() / 1000,
+    ),
+    gauge(
+        "rocketmq_timer_enqueue_lag",
+        "messages",
+        "Stored messages that the index of timers has not read yet.",
+        "store: index of timers, and ConsumeQueue of `rmq_sys_wheel_timer`",
+        lambda broker: broker.timers.figures().unread,
+    ),
+    counter(
+        "rocketmq_timer_dequeue_total",
+        "messages",
+        "Messages that were delivered at their time, since the start. A follower counts what the leader delivered.",
+        "store: index of timers",
+        lambda broker: broker.timers.figures().delivered,
+    ),
+    counter(
+        "rocketmq_timer_recalled_total",
+        "messages",
+        "Messages that producers recalled before their time, since the start.",
+        "store: index of timers",
+        lambda broker: broker.timers.figures().recalled,
+    ),
+    counter(
+        "rocketmq_timer_rolled_total",
+        "messages",
+        "Messages that were stored again because their segment of the log was to be deleted, since the start.",
+        "store: index of timers",
+        lambda broker: broker.timers.figures().rolled,
+    ),
+    counter(
+        "rocketmq_timer_lost_total",
+        "messages",
+        "Messages that cannot be delivered: their record is lost from the log, or does not name its topic.",
+        "store: index of timers; service of timers",
+        lambda broker: broker.timers.figures().lost,
+    ),
+)
+
 _BROKER: tuple[MetricDeclaration[Broker], ...] = (
     gauge(
         "rocketmq_broker_permission",
@@ -380,6 +434,7 @@ BROKER_METRICS = {
     "Messages": _MESSAGES,
     "Consumers and producers": _CLIENTS,
     "Storage": _STORAGE,
+    "Timers": _TIMERS,
     "Process": _BROKER,
 }
 """Metrics of every broker, by section."""

@@ -102,6 +102,7 @@ def broker_json(
         "slaves": None if broker is None or broker.slaves is None else broker.slaves.to_json(),
         "disk": _disk(settings, broker),
         "store": None if broker is None else _store(broker),
+        "timers": None if broker is None else broker.timers.to_json(),
         "scrub": None if broker is None else broker.store.scrub.to_json(),
         "findings": findings.to_json(),
         "unrepaired": [] if group is None else _unrepaired(group),

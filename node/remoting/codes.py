@@ -35,6 +35,7 @@ class RequestCode(enum.IntEnum):
     SEND_BATCH_MESSAGE = 320
     SEND_REPLY_MESSAGE = 324
     SEND_REPLY_MESSAGE_V2 = 325
+    RECALL_MESSAGE = 370  # 5.3
     LITE_PULL_MESSAGE = 361  # 5.x; same as PULL_MESSAGE
 
     # broker -> clients

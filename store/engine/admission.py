@@ -69,9 +69,10 @@ class Admission:
         """Checks again whether puts are refused."""
         self.set_hot(self._hot)
 
-    def refused(self) -> PutResult | None:
-        """The result of a put that is refused now; None if it is accepted."""
-        reason = self.refusal()
+    def refused(self, *, makes_room: bool = False) -> PutResult | None:
+        """The result of a put that is refused now; None if it is accepted. `makes_room`: old segments can be deleted
+        after the put, so a full disk is no reason to refuse it."""
+        reason = self.refusal(makes_room=makes_room)
         if reason is not None:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, detail=reason)
         if self._appender.lacks_buffers:
@@ -123,8 +124,8 @@ class Admission:
         """Why derived files cannot be written to the disk; None if they can."""
         return self._dispatcher.refusal or self._disk.refusal()
 
-    def refusal(self) -> str | None:
-        """Why puts are refused now; None if they are not."""
+    def refusal(self, *, makes_room: bool = False) -> str | None:
+        """Why puts are refused now; None if they are not. `makes_room`: see `refused`."""
         if not self.is_open:
             return "the store is shut down"
         if self._settings.brokerRole is BrokerRole.SLAVE:
@@ -133,4 +134,6 @@ class Admission:
             return "this member does not lead its group"
         if self._appender.failure is not None:
             return self.failure()
+        if makes_room:
+            return self._durability.refusal or self._dispatcher.refusal
         return self._durability.refusal or self.no_room()

@@ -53,7 +53,8 @@ class Dispatcher:
     `step_bytes`: the largest part of the log that one step dispatches (setting `dispatchMaxBytes`). The step
     holds the lock of the queues for about a millisecond per MiB.
 
-    `on_arrival(queues)` gets the watched (topic, queue) pairs that grew. `failure`: why dispatch stopped until a
+    `on_arrival(queues)` gets the watched (topic, queue) pairs that grew;
+    `on_progress()` is called after each step. `failure`: why dispatch stopped until a
     restart; None while it runs. Reads of dispatched messages continue in any case.
     """
 
@@ -63,6 +64,7 @@ class Dispatcher:
         self.dispatch = dispatch
         self._step_bytes = step_bytes
         self.on_arrival: Callable[[list[tuple[str, int]]], None] | None = None
+        self.on_progress: Callable[[], None] = lambda: None
         self.failure: str | None = None
         self._run_errors = _Errors("queues or index cannot be extended", MOST_RUN_ERRORS)
         self._write_errors = _Errors("queue files cannot be written", MOST_WRITE_ERRORS)
@@ -178,6 +180,7 @@ class Dispatcher:
             _logger.error("a damaged record of %d bytes at %d of the log is not served: %s", size, pos, why)
         if result.grew and self.on_arrival is not None:
             self.on_arrival([(topic.decode(), queue) for topic, queue in result.grew])
+        self.on_progress()
 
     def _stop(self, reason: str) -> None:
         self.failure = reason

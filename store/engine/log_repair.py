@@ -31,7 +31,8 @@ _logger = logging.getLogger("tallystick.store")
 class LogRepair:
     """Owns the queues whose readers wait for a repair, and the tasks that derive repaired bytes again.
 
-    `is_open`: whether the store is not being closed.
+    `is_open`: whether the store is not being closed. `on_derived(pos)` is called when bytes from this position on were
+    derived again.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class LogRepair:
         self._findings = findings
         self._queue_repair = queue_repair
         self._is_open = is_open
+        self.on_derived: Callable[[int], None] = lambda pos: None
         self._waits_for_repair: set[tuple[str, int]] = set()
         self._deriving: set[asyncio.Task[None]] = set()
 
@@ -83,6 +85,7 @@ class LogRepair:
                 await self._threads.run_between_turns(lambda: self._queue_repair.derive_again(pos, end))
         except (OSError, DamageError) as error:
             _logger.error("queues cannot be compared with repaired bytes %d to %d of the log: %s", pos, end, error)
+        self.on_derived(pos)
         self._dispatcher.advance(self._durability.readable_end)
         waiting = list(self._waits_for_repair)
         self._waits_for_repair.clear()

@@ -19,6 +19,7 @@ answered <= committed.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from tallystick.store._kernel import Door
@@ -44,6 +45,8 @@ from tallystick.store.engine.queues import Queues
 from tallystick.store.engine.reads import Reads
 from tallystick.store.engine.replica import Replica
 from tallystick.store.engine.scrub import Scrub, Sealed
+from tallystick.store.engine.timers import TOPIC as TIMER_TOPIC
+from tallystick.store.engine.timers import Timers
 from tallystick.store.engine.upkeep import Chore, Upkeep
 from tallystick.store.engine.writes import Writes
 from tallystick.store.finding_log import FindingLog
@@ -52,6 +55,8 @@ from tallystick.store.settings import SettingsInUse, StoreSettings
 
 _FOLDER_INTERVAL_MS = 1000
 _MEDIA_INTERVAL_MS = 500  # it compares two numbers, unless a read failed
+
+_logger = logging.getLogger("tallystick.store")
 
 
 class MessageStore:
@@ -129,6 +134,7 @@ class MessageStore:
         )
         self.queues = Queues(log, dispatch, self.dispatcher, self.appender, self.upkeep)
         self._make_figures(entry_header_bytes)
+        self.timers = self._make_timers() if settings.timerWheelEnable else None
 
     def _make_figures(self, entry_header_bytes: int) -> None:
         self.figures = Figures(
@@ -141,6 +147,14 @@ class MessageStore:
             self.upkeep,
             entry_header_bytes=entry_header_bytes,
         )
+
+    def _make_timers(self) -> Timers:
+        """The messages that wait for their time. A store with `timerWheelEnable=false` has none of this."""
+        timers = Timers(self.settings, self.door, self._dispatch, self.threads, self.findings, self._first_pos)
+        self.dispatcher.on_progress = timers.dispatched
+        self.log_repair.on_derived = timers.derived_again
+        self.upkeep.timers = timers
+        return timers
 
     def _make_repairs(self) -> None:
         settings, dispatch, dispatcher, durability = self.settings, self._dispatch, self.dispatcher, self.durability
@@ -224,12 +238,26 @@ class MessageStore:
         opened = await open_files(settings, door, source, findings, lock=lock, on_progress=on_progress)
         try:
             store = cls(opened, store_host)
+            await opened.threads.run_upkeep(store._open_timers)
         except BaseException:
             opened.threads.shutdown()
             opened.lock.release()
             raise
         store._start()
         return store
+
+    def _open_timers(self) -> None:
+        if self.timers is not None:
+            self.timers.open()
+            return
+        first, end = self._dispatch.offsets(TIMER_TOPIC.encode(), 0)
+        if end > first:
+            _logger.warning(
+                "timerWheelEnable is false: messages in %s that still wait for their time are not delivered, and"
+                " nothing keeps their segments (%d messages, delivered ones included)",
+                TIMER_TOPIC,
+                end - first,
+            )
 
     def _start(self) -> None:
         self.appender.start()
@@ -241,6 +269,8 @@ class MessageStore:
             ),
             {"scrub": self.scrub.run(), "look-at-index": self.index_repair.look_at_all()},
         )
+        if self.timers is not None:
+            self.timers.start()
         self.durability.start(self.admission)
 
     async def close(self) -> None:
@@ -255,6 +285,8 @@ class MessageStore:
             await self.upkeep.stop()
             await self.appender.close()
             await self.dispatcher.close()
+            if self.timers is not None:
+                await self.timers.stop()
             orderly = self.appender.failure is None and self.dispatcher.failure is None
             await self.threads.run_upkeep(lambda: self.upkeep.finish(orderly))
         finally:
@@ -320,6 +352,11 @@ class MessageStore:
     def flushed_pos(self) -> int:
         """All bytes of the log before this position are on the disk."""
         return self.log.flushed
+
+    @property
+    def staged_pos(self) -> int:
+        """Position where the log ends, with what is not written yet."""
+        return self.log.staged
 
     @property
     def dispatched_pos(self) -> int:

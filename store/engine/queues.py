@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tallystick.store.engine.timers import TOPIC as TIMER_TOPIC
+
 if TYPE_CHECKING:
     from tallystick.store._kernel import Dispatch, Log
     from tallystick.store.engine.appender import Appender
     from tallystick.store.engine.dispatcher import Dispatcher
     from tallystick.store.engine.upkeep import Upkeep
 
-_SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+_OWN_TOPICS = frozenset({"SCHEDULE_TOPIC_XXXX", TIMER_TOPIC})
+"""Topics whose messages are delivered to other topics."""
 
 
 class Queues:
@@ -85,24 +88,24 @@ class Queues:
     def clean_unused_topics(self, keep: set[str]) -> dict[str, int]:
         """Deletes the ConsumeQueues of topics that are not in `keep` and have no message left in the log.
 
-        Returns the other topics with their number of messages. The schedule topic always stays.
+        Returns the other topics with their number of messages. The topics of delayed messages always stay.
         """
         self._appender.write()
         self._dispatcher.finish()
         stay = self.unknown_topics(keep)
-        for topic in {topic for topic, _ in self.names()} - keep - stay.keys() - {_SCHEDULE_TOPIC}:
+        for topic in {topic for topic, _ in self.names()} - keep - stay.keys() - _OWN_TOPICS:
             self.remove_topic(topic)
         return stay
 
     def unknown_topics(self, known: set[str]) -> dict[str, int]:
-        """Topics not in `known` with their number of messages in the log, if they have any. Without the schedule
-        topic."""
+        """Topics not in `known` with their number of messages in the log, if they have any. Without the topics
+        of delayed messages."""
         found: dict[str, int] = {}
         for name, _, min_offset, max_offset, _, max_pos in self._dispatch.queues():
             topic = name.decode()
             if (
                 topic not in known
-                and topic != _SCHEDULE_TOPIC
+                and topic not in _OWN_TOPICS
                 and max_offset > min_offset
                 and max_pos > self._upkeep.min_pos
             ):

@@ -30,6 +30,8 @@ class CleanResult:
     state: DiskState
     deleted: list[int] = field(default_factory=list)
     error: OSError | None = None
+    wanted_pos: int = 0
+    """End of the segments that are kept only because messages in them wait for their time; 0: there are none."""
 
 
 class SegmentCleaner:
@@ -80,12 +82,16 @@ class SegmentCleaner:
             )
         return self.state
 
-    def run(self, *, now_ms: int, hour: int, keep_from: int, open_s: float = GRACE_S) -> CleanResult:
+    def run(
+        self, *, now_ms: int, hour: int, keep_from: int, timers_from: int | None = None, open_s: float = GRACE_S
+    ) -> CleanResult:
         """Checks the disk usage and deletes segments. Blocks, also for the pauses between files.
 
         `now_ms`: the time for ages (`AgeClock`). `hour`: of the local day. `keep_from`: no byte at or behind this
-        position of the log is deleted. `open_s`: how long the store has been open. Raises SegmentError if files of the
-        log are wrong. The result contains an OSError: the deletion is retried after `redeleteHangedFileInterval`.
+        position of the log is deleted. `timers_from`: as `keep_from`, because messages wait for their time there: the
+        result says which segments would be deleted otherwise. `open_s`: how long the store has been open. Raises
+        SegmentError if files of the log are wrong. The result contains an OSError: the deletion is retried after
+        `redeleteHangedFileInterval`.
         """
         result = CleanResult(self.look())
         rules = self._rules
@@ -101,6 +107,9 @@ class SegmentCleaner:
             asked=asked,
             may_force=open_s >= GRACE_S,
         )
+        if timers_from is not None:
+            result.wanted_pos = max((each.segment.end for each in chosen if each.segment.end > timers_from), default=0)
+            chosen = [each for each in chosen if each.segment.end <= timers_from]
         # The clock may be set back meanwhile: never wait longer than the interval.
         if not 0 < self._hanged_until_ms - now_ms <= self._settings.redeleteHangedFileInterval:
             self._delete(chosen, now_ms, result)

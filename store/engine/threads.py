@@ -13,13 +13,15 @@ T = TypeVar("T")
 
 
 class Threads:
-    """Owns the three threads of a store. `dispatch`: recovers, then updates queues and index. `upkeep`: writes and
-    syncs derived files. `scrub`: reads whole files with the lowest priority."""
+    """Owns the threads of a store. `dispatch`: recovers, then updates queues and index. `upkeep`: writes and
+    syncs derived files. `scrub`: reads whole files with the lowest priority.
+    `timers`: reads the log for the index of timers, and saves it."""
 
     def __init__(self) -> None:
         self.dispatch = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dispatch")
         self.upkeep = ThreadPoolExecutor(max_workers=1, thread_name_prefix="upkeep")
         self.scrub = ThreadPoolExecutor(max_workers=1, thread_name_prefix="scrub", initializer=idle_io_priority)
+        self.timers = ThreadPoolExecutor(max_workers=2, thread_name_prefix="timers")  # one reads while the other saves
 
     async def run_between_turns(self, work: Callable[[], T]) -> T:
         """Runs `work` on the dispatch thread, so that nothing is dispatched meanwhile."""
@@ -34,3 +36,4 @@ class Threads:
         self.dispatch.shutdown()
         self.upkeep.shutdown()
         self.scrub.shutdown()
+        self.timers.shutdown()

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tallystick.store.engine.pace import Pace
     from tallystick.store.engine.preallocation import Preallocator
     from tallystick.store.engine.threads import Threads
+    from tallystick.store.engine.timers import Timers
     from tallystick.store.settings import StoreSettings
 
 _logger = logging.getLogger("tallystick.store")
@@ -104,6 +105,9 @@ class Upkeep:
         self._age_clock = AgeClock(self._newest_time_ms(), wall_ms(), elapsed_ms())
         self._distrust = False
         self._opened_ms = steady_ms()
+        self.timers: Timers | None = None
+        """The messages that wait for their time: their segments stay."""
+        self._timers_pos = 0  # how far the log was read to know which segments have none
         self.min_pos = recovered.min_pos
         """Position of the first byte of the log that is not deleted."""
 
@@ -254,6 +258,10 @@ class Upkeep:
             await self.save(thorough=True)  # the table of queues' ends must not refer to deleted files
 
     def _clean(self) -> bool:
+        timers = self.timers
+        timers_from = None
+        if timers is not None:
+            timers_from, self._timers_pos = timers.keep_from(), timers.index.pos
         result = self._cleaner.run(
             now_ms=self._age_now_ms(),
             hour=time.localtime().tm_hour,
@@ -265,7 +273,10 @@ class Upkeep:
                 self._synced_pos,
                 self._durability.keep_from(),
             ),
+            timers_from=timers_from,
         )
+        if timers is not None:
+            timers.wanted_pos = result.wanted_pos
         if result.deleted:
             self._dispatch.correct_min_offsets(self.min_pos)
             self._dispatch.delete_below(self.min_pos)
@@ -301,6 +312,8 @@ class Upkeep:
         return now_ms
 
     def _before_delete(self, start: int) -> None:
+        if self.timers is not None and self._log.flushed < self._timers_pos:
+            self._log.sync()  # what ended the timers of this segment must not be lost with the power
         self._durability.release_before(start + self._settings.mappedFileSizeCommitLog)
         # From here on nothing reads the segment. Queues are updated when all chosen segments are deleted.
         self.min_pos = start + self._settings.mappedFileSizeCommitLog

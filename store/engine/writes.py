@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tallystick.store.clock import steady_ms, wall_ms
@@ -39,12 +39,38 @@ class Writes:
 
     async def put(self, message: Message) -> PutResult:
         """Appends one message. Returns when it is as durable as the settings and its WAIT property require."""
-        refused = self._admission.refused()
-        if refused is not None:
-            return refused
         begin_ms = steady_ms()
+        appended = self._admission.refused() or self._append(message)
+        if isinstance(appended, PutResult):
+            return appended
+        self._appender.kick()
+        pos, size, *_ = appended
+        status = await self._durability.stored(pos + size, waits=_waits(message.properties))
+        self._took(steady_ms() - begin_ms)
+        return self._appended(status, message, appended)
+
+    async def put_all(self, messages: Sequence[Message], *, makes_room: bool = False) -> list[PutResult]:
+        """Appends messages in order, each by itself. Returns when all of them are durable.
+
+        They wait together: if the last one cannot be stored, all have its result, although the first ones may be in the
+        log. `makes_room`: see `Admission.refused`.
+        """
+        refused = self._admission.refused(makes_room=makes_room)
+        if refused is not None:
+            return [refused] * len(messages)
+        appended = [self._append(message) for message in messages]
+        self._appender.kick()
+        ends = [each[0] + each[1] for each in appended if not isinstance(each, PutResult)]
+        status = await self._durability.stored(max(ends), waits=True) if ends else PutStatus.UNKNOWN_ERROR
+        return [
+            each if isinstance(each, PutResult) else self._appended(status, message, each)
+            for message, each in zip(messages, appended, strict=True)
+        ]
+
+    def _append(self, message: Message) -> PutResult | tuple[int, int, int, int]:
+        """Stages one message: position, size, queue offset, store time."""
         try:
-            pos, size, queue_offset, stored_ms = self._log.append(
+            return self._log.append(
                 message.topic.encode(errors="surrogateescape"),
                 message.queue_id,
                 message.body,
@@ -60,9 +86,9 @@ class Writes:
             )
         except (ValueError, OSError) as error:
             return self._error(error)
-        self._appender.kick()
-        status = await self._durability.stored(pos + size, waits=_waits(message.properties))
-        self._took(steady_ms() - begin_ms)
+
+    def _appended(self, status: PutStatus, message: Message, appended: tuple[int, int, int, int]) -> PutResult:
+        pos, size, queue_offset, stored_ms = appended
         message_id = encode_message_id(message.store_host or self._store_host, pos)
         return self._result(status, pos, size, queue_offset, message_id, stored_ms)
 

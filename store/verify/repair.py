@@ -30,6 +30,7 @@ from tallystick.store.engine.lock import StoreLock, check_unlocked
 from tallystick.store.engine.queue_recovery import Suspect
 from tallystick.store.engine.recovery import KeptLog, Suspects, geometry_of, log_layout, open_dispatch, recover
 from tallystick.store.engine.thorough_save import save_table, sync_derived
+from tallystick.store.engine.timers import FOLDER as TIMERS
 from tallystick.store.engine.zeroing import zero_behind
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.findings import Finding, FindingKind, Progress
@@ -252,6 +253,7 @@ class StoreRepair:
             if progress is not None:
                 progress("rebuild", pos - report.min_pos, end - report.min_pos)
 
+        self._remove(root / TIMERS / "state")  # it may reflect records that the log did not have, or no longer has
         found = recover(
             root,
             settings,

@@ -83,6 +83,8 @@ WHERE = {
     "regionId": "test_answers_to_sends_tell_the_new_region",
     "registerBrokerTimeoutMills": "test_other_settings_are_read_at_each_use",
     "registerNameServerPeriod": "test_other_settings_are_read_at_each_use",
+    "recallMessageEnable": "test_recalls",
+    "allowRecallWhenBrokerNotWriteable": "test_recalls_without_write_permission",
     "rejectTransactionMessage": "test_half_messages_are_refused_once_that_is_asked_for",
     "shortPollingTimeMills": "test_pulls_are_held_as_the_new_settings_say",
     "slaveReadEnable": "test_slow_groups_are_judged_by_the_new_threshold",

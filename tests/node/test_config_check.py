@@ -93,7 +93,7 @@ def test_each_setting_has_its_effect(tmp_path: Path) -> None:
             "useTLS": "false",
             "flushIntervalCommitLog": "soon",
             "maxMessageSize": "-1",
-            "timerWheelEnable": "true",
+            "timerRocksDBEnable": "true",
             "brokerNam": "x",
         },
     )

@@ -80,6 +80,7 @@ class FakeNode:
                 unready=self.unready,
                 failure=self.failure,
                 last_save_error=self.last_save_error,
+                timers=SimpleNamespace(to_json=lambda: {"pending": 3}),
             )
             if self.started
             else None
@@ -99,7 +100,7 @@ def test_a_leader(node: FakeNode) -> None:
     assert (told["role"], told["term"], told["leader"]) == ("leader", 7, 0)
     assert (told["address"], told["externalAddress"]) == ("orders-0-0.shop.svc:10911", "203.0.113.7:30001")
     assert told["peers"] == [{"member": 1, "voter": True, "connected": True, "lagBytes": 77, "disk": "ok"}]
-    assert told["store"]["committedPos"] == 70
+    assert told["store"]["committedPos"] == 70 and told["timers"] == {"pending": 3}
     assert told["disk"]["healthy"] and told["disk"]["totalBytes"] > told["disk"]["freeBytes"] > 0
     assert told["uptimeSeconds"] >= 0 and told["version"] and told["lastError"] == ""
 

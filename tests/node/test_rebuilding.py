@@ -43,12 +43,13 @@ def test_groups_come_from_retry_topics_and_offsets() -> None:
 
 
 async def fill(address: str) -> None:
-    """A topic with twelve queues and a message in the last one, and a group that committed there. Two topics whose only
-    messages wait: a delayed message, and one of a transaction."""
+    """A topic with twelve queues and a message in the last one, and a group that committed there. Three topics whose
+    only messages wait: a delayed message, a timer, and one of a transaction."""
     async with ClusterClient("", timeout_s=30.0) as client:
         for topic, queues, sys_flag, properties in (
             ("Orders", 12, 0, ""),
             ("Delayed", 3, 0, "DELAY\x0118\x02"),
+            ("Timed", 2, 0, "TIMER_DELAY_SEC\x01250000\x02"),
             ("Half", 2, 4, "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01u\x02"),
         ):
             await client.create_topic(address, topic, queues)
@@ -119,7 +120,7 @@ def test_a_plain_broker_starts_on_damaged_tables(filled: Path, tmp_path: Path, k
     if not backups:
         assert "Orders (12 queues)" in log
     text = (config / "topics.json").read_text()
-    assert all(f'"{topic}"' in text for topic in ("Orders", "Delayed", "Half")), "what was rebuilt is saved"
+    assert all(f'"{topic}"' in text for topic in ("Orders", "Delayed", "Timed", "Half")), "what was rebuilt is saved"
     with TallyProcess(tmp_path) as process:
         asyncio.run(check(process.places["broker"]))
     assert {path.name for path in config.iterdir() if ".damaged-" in path.name} == kept, "the next start finds nothing"

@@ -8,6 +8,7 @@ from fake_broker import FakeBroker, FakeChannel
 from fake_store import FakeStore, encode_batch
 
 from tallystick.node.broker.processors.send import SendProcessor
+from tallystick.node.broker.services.timer_messages import RecallHandle
 from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command
@@ -161,10 +162,29 @@ async def test_a_multi_tag_topic_marks_its_messages(broker):
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
-async def test_a_delivery_time_of_rocketmq_5_is_refused(broker, name):
-    answer = await send(broker, i=f"{name}\x0110\x02")
-    assert answer.code == 13 and name in answer.remark
+async def test_a_delivery_time_of_rocketmq_5(broker, name):
+    now = broker.now_ms() if name == "TIMER_DELIVER_MS" else 0
+    answer = await send(broker, i=f"UNIQ_KEY\x01K\x02{name}\x01{now + 10}\x02", e="2")
+    assert (answer.code, answer.ext["queueId"]) == (0, "2")
+    (record,) = broker.store.records("rmq_sys_wheel_timer", 0)
+    names = record.property_table()
+    assert (names["REAL_TOPIC"], names["REAL_QID"], names["CLUSTER"]) == ("T", "2", "C1")
+    handle = RecallHandle.decode(answer.ext["recallHandle"])
+    assert handle == RecallHandle("T", "broker-a", int(names["TIMER_OUT_MS"]) + 1, "K")
+
+
+@pytest.mark.parametrize("text", ["TIMER_DELAY_SEC\x01x\x02", "TIMER_DELAY_SEC\x01300000\x02"])
+async def test_a_delivery_time_that_cannot_be(broker, text):
+    answer = await send(broker, i=text)
+    assert answer.code == 13 and answer.remark
     assert not broker.store.records()
+
+
+async def test_delivery_times_switched_off():
+    broker = FakeBroker(store=FakeStore(settings=StoreSettings(timerWheelEnable=False)))
+    broker.topics.update(TopicConfig("T"))
+    answer = await send(broker, i="TIMER_DELAY_SEC\x011\x02")
+    assert (answer.code, answer.remark) == (1, "accurate timer message is not enabled, timerWheelEnable is false")
 
 
 async def test_messages_that_are_too_large():

@@ -61,6 +61,7 @@ async def kill(store: MessageStore) -> None:
     store.admission.is_open = False
     store.threads.dispatch.shutdown(cancel_futures=True)
     store.threads.upkeep.shutdown(cancel_futures=True)
+    store.threads.timers.shutdown(cancel_futures=True)
     store._lock.release()
 
 

@@ -10,6 +10,7 @@ from fake_store import Clock, FakeStore
 
 from tallystick.node.broker.services.schedule import ScheduleService
 from tallystick.node.broker.services.stats import BrokerStats
+from tallystick.node.broker.services.timers import TimerService
 from tallystick.node.broker.services.transactions import TransactionService
 from tallystick.node.broker.tables.clients import Client, ConsumerTable, ProducerTable
 from tallystick.node.broker.tables.consumer_groups import SubscriptionGroupTable
@@ -90,6 +91,7 @@ class FakeBroker:
         self.locks = QueueLocks()
         self.stats = BrokerStats(self.settings.brokerClusterName, self.now_ms)
         self.schedule = ScheduleService(self, delay_file or MemoryFile())
+        self.timers = TimerService(self)
         self.transactions = TransactionService(self)  # type: ignore[arg-type]
         self.group = None
         self.slaves = None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from own_parts import OwnParts
@@ -59,6 +59,8 @@ class Clock:
 
 class FakeStore(OwnParts):
     """See the module."""
+
+    timers = None  # messages that ask for a time are stored, and never delivered
 
     def __init__(
         self,
@@ -130,6 +132,9 @@ class FakeStore(OwnParts):
         await asyncio.sleep(0)
         message_id = encode_message_id(record.store_host, record.pos)
         return PutResult(status, record.pos, record.size, record.queue_offset, message_id, record.store_timestamp_ms)
+
+    async def put_all(self, messages: Sequence[Message], *, makes_room: bool = False) -> list[PutResult]:
+        return [await self.put(message) for message in messages]
 
     async def put_batch(self, batch: MessageBatch) -> PutResult:
         parts = decode_batch(batch.body)
@@ -269,6 +274,10 @@ class FakeStore(OwnParts):
     @property
     def flushed_pos(self) -> int:
         return self.max_pos if self.auto_flush else self._flushed
+
+    @property
+    def staged_pos(self) -> int:
+        return self.max_pos
 
     @property
     def dispatched_pos(self) -> int:

@@ -190,6 +190,7 @@ class TableBroker:
         self.producers, self.consumers, self.locks = ProducerTable(), ConsumerTable(), QueueLocks()
         self.stats = BrokerStats("PeerCluster", self.now_ms)
         self.schedule = NoSchedule()
+        self.timers = NoSchedule()
         self.registered = 0
         kinds = (
             ClientProcessor,

@@ -41,6 +41,8 @@ class Outgoing:
     body: bytes
     tag: str = ""
     delay_level: int = 0
+    wait_ms: int = 0
+    """It asks for a time so much later."""
     half: bool = False
     """The first part of a transaction: no consumer sees it before its producer commits it."""
 
@@ -55,6 +57,8 @@ class Outgoing:
         pairs = {properties.UNIQ_KEY: self.key, properties.WAIT: "true", **self.kept}
         if self.delay_level:
             pairs[properties.DELAY] = str(self.delay_level)
+        if self.wait_ms:
+            pairs[properties.TIMER_DELAY_MS] = str(self.wait_ms)
         if self.half:
             pairs |= {properties.TRAN_MSG: "true", properties.PGROUP: GROUP}
         return properties.encode(pairs)
@@ -207,6 +211,11 @@ class Client:
             "transactionId": key,
         }
         return await self.call(address, RequestCode.END_TRANSACTION, ext)
+
+    async def recall(self, address: str, topic: str, handle: str) -> Command:
+        """Takes back a message that waits for its time."""
+        ext = {"topic": topic, "recallHandle": handle, "producerGroup": GROUP}
+        return await self.call(address, RequestCode.RECALL_MESSAGE, ext)
 
     async def commit(self, address: str, group: str, topic: str, queue_id: int, offset: int) -> Command:
         """The group continues there."""

@@ -238,6 +238,7 @@ class Faults:
     async def clock_jump(self) -> None:
         """One host's wall clock is set."""
         seconds = self.dice.choice((-86_400, -3_600, -5, -1, 1, 5, 3_600, 86_400))
+        self.simulation.oracle.clocks_moved = True
         self._victim().host.wall_offset_ns += seconds * 10**9
 
     async def rot(self) -> None:

@@ -182,6 +182,48 @@ MUTATIONS = (
         first=5,
     ),
     Mutation(
+        "a delivery does not name the timer that it ends",
+        ("A2",),
+        "timers",
+        (
+            Edit(
+                "tallystick.node.broker.services.timer_messages",
+                "delivered",
+                "names[properties.TIMER_ORIGIN] = _origin(record)",
+                "pass",
+            ),
+        ),
+        seeds=10,
+    ),
+    Mutation(
+        "a recall is acknowledged and not stored",
+        ("A12",),
+        "timers",
+        (
+            Edit(
+                "tallystick.node.broker.services.timers",
+                "TimerService._recall",
+                "results = await self._store.writes.put_all([recalled(record, extra) for record in records])",
+                "timers.index.give_all_back(); results = [PutResult(PutStatus.PUT_OK)]",
+            ),
+        ),
+        seeds=10,
+    ),
+    Mutation(
+        "a timer is delivered up to a second early",
+        ("A11",),
+        "timers",
+        (
+            Edit(
+                "tallystick.node.broker.services.timers",
+                "TimerService.step",
+                "rows = timers.index.take_due(now_ms, WINDOW)",
+                "rows = timers.index.take_due(now_ms + 1000, WINDOW)",
+            ),
+        ),
+        seeds=10,
+    ),
+    Mutation(
         "pulls of a closed connection stay",
         ("L6",),
         "sync",

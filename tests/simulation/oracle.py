@@ -9,6 +9,8 @@ A message is *acknowledged* when its producer got a yes, with its queue and offs
     A5  only messages that were sent are read
     A6  a message that was refused, or half of an uncommitted transaction, is not read
     A8  what damage made unreadable was reported
+    A11 a timer is not there before its time
+    A12 a timer that was recalled is not there
     A9  a delayed message, or one of a committed transaction, is there in time
     A10 it is found by its key
 
@@ -72,6 +74,10 @@ class Sent:
     """Half of an uncommitted transaction."""
     due: float = 0.0
     """When it has to be there."""
+    handle: str = ""
+    """With which a timer can be recalled."""
+    recalled: bool = False
+    """Its producer was told that it is never delivered."""
 
     @property
     def may_be_unreadable_at(self) -> int:
@@ -101,6 +107,8 @@ class Oracle:
     """By broker, how many records the last audit did not get because of damage."""
     acknowledged: int = 0
     offsets: Offsets = field(default_factory=Offsets)
+    clocks_moved: bool = False
+    """A wall clock was set."""
     settled_at: float = 0.0
     """When brokers were last seen to take messages after a fault: no delayed message could be delivered before."""
 
@@ -188,6 +196,8 @@ class Oracle:
             self.seen.add(key)
             if found.hidden:
                 raise ViolationError("A6", f"{key} is an uncommitted half message, and is at {offset} of {queue}")
+            if found.message.wait_ms:
+                self._check_timer(found, record)
             if found.fate is Fate.REFUSED:
                 raise ViolationError("A6", f"{key} was refused, and is at {offset} of {queue}")
         for item in promised:
@@ -199,16 +209,34 @@ class Oracle:
                     f"it is at {places.get(key)}, offsets go from {first} to {end}",
                 )
 
+    def _check_timer(self, found: Sent, record: Record) -> None:
+        """A timer that was delivered. Where damage or a power loss hit the log, its recall may be gone."""
+        names = properties.decode(record.properties)
+        if record.store_timestamp_ms < int(names[properties.TIMER_DELIVER_MS]):
+            raise ViolationError("A11", f"{found.message.key} was delivered before its time: {record!r}")
+        if found.recalled and found.fate is Fate.ACKNOWLEDGED and found.queue[0] not in self.damaged:
+            raise ViolationError("A12", f"{found.message.key} was recalled, and is at {record.queue_offset}")
+
     def promised(self, queue: Queue) -> list[Sent]:
         """What was acknowledged until now and has to be read."""
         return [item for item in self.by_queue[queue].values() if item.fate is Fate.ACKNOWLEDGED and not item.anywhere]
 
     def check_late(self, now: float, begins: dict[str, int]) -> None:
-        """What got its offset later is there by now. `begins`: where each broker's log begins."""
+        """What got its offset later is there by now. `begins`: where each broker's log begins.
+
+        The only record of a timer's delivery may be one that damage made unreadable.
+        """
+        unread = dict(self.unread)
         for key, item in self.sent.items():
-            at = max(item.due, self.settled_at + LATE_S) if item.message.delay_level else item.due
+            waits = item.message.delay_level or item.message.wait_ms
+            at = max(item.due, self.settled_at + LATE_S) if waits else item.due
+            if item.message.wait_ms and self.clocks_moved:
+                continue  # it waits for a time of the wall clock
             due = item.fate is Fate.ACKNOWLEDGED and item.anywhere and at < now
             if due and key not in self.seen and item.pos >= begins[item.queue[0]]:
+                if item.message.wait_ms and unread.get(item.queue[0], 0) > 0:
+                    unread[item.queue[0]] -= 1
+                    continue
                 raise ViolationError("A9", f"{key} was due at {item.due:.3f} in {item.queue}, and is not there")
 
     def may_be_lost(self, items: Iterable[Sent]) -> None:

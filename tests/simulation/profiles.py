@@ -23,6 +23,10 @@ class Profile:
     faults: tuple[str, ...] = CRASHES
     rot: tuple[str, ...] = ()
     fixed: dict[str, str] = field(default_factory=dict)
+    timer: float = 0.0
+    """How many messages ask for a time."""
+    chosen: bool = True
+    """Seeds pick it. False: only its name does, so that the seeds of earlier reports stay what they were."""
 
     def shape(self, dice: Random) -> Shape:
         """The nodes of one run."""
@@ -62,6 +66,7 @@ class Profile:
             commits=dice.choice((0.0, 0.3)),
             resets=dice.choice((0.0, 0.3)),
             ordered=dice.choice((0, 0, 2)),
+            timer=self.timer,
             admin_pause_s=dice.choice((0.2, 2.0, 20.0)),
         )
 
@@ -88,6 +93,22 @@ PROFILES = {
             rot=("derived", "marks", "log", "tables"),
         ),
         Profile("table-rot", _ALONE, faults=("rot", "stop", "kill"), rot=("tables",)),
+        Profile(
+            "timers",
+            _ALONE,
+            faults=(*CRASHES, *DISKS, "reset", "clock jump"),
+            fixed={"recallMessageEnable": "true"},
+            timer=0.4,
+            chosen=False,
+        ),
+        Profile(
+            "group-timers",
+            _GROUPS,
+            faults=(*CRASHES, *NETWORK, "slow disk", "clock jump"),
+            fixed={"recallMessageEnable": "true"},
+            timer=0.4,
+            chosen=False,
+        ),
         Profile("group", _GROUPS, faults=(*CRASHES, *NETWORK, "slow disk", "clock jump")),
     )
 }
@@ -95,4 +116,4 @@ PROFILES = {
 
 def of_seed(dice: Random) -> Profile:
     """The profile that a seed picks."""
-    return PROFILES[dice.choice(sorted(PROFILES))]
+    return PROFILES[dice.choice(sorted(name for name, profile in PROFILES.items() if profile.chosen))]

@@ -186,7 +186,7 @@ class Simulation:
         await work.stop()
         self.tables.stopping = True
         await asyncio.gather(administrator, *ordered)
-        await asyncio.sleep(45.0 if habits.delay else 1.0)
+        await asyncio.sleep(45.0 if habits.delay or habits.timer else 1.0)
         await self._audit()
         await asyncio.gather(*(self.stop(node) for node in self.cluster.nodes() if node.is_broker))
         await asyncio.gather(*(self.start(node) for node in self.cluster.nodes() if node.is_broker))

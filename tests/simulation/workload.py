@@ -22,6 +22,7 @@ REFUSALS = frozenset((
     ResponseCode.SERVICE_NOT_AVAILABLE,
 ))  # fmt: skip
 """Answers that say that nothing was stored. Any other but SUCCESS leaves it open."""
+_WAITS_MS = (20, 500, 3_000, 12_000)
 _DELAYS_S = (0.0, 1.0, 5.0, 10.0)
 _BATCH_BYTES = 15_000
 
@@ -44,6 +45,7 @@ class Habits:
     batch: float = 0.0
     transaction: float = 0.0
     delay: float = 0.0
+    timer: float = 0.0
     admin_pause_s: float = 2.0
     commits: float = 0.0
     """How often a consumer says how far it is."""
@@ -125,18 +127,31 @@ class Workload:
         body = key.encode() + dice.randbytes(size)
         delay = dice.randrange(1, 4) if not half and dice.random() < self.habits.delay else 0
         queue_id = dice.randrange(self.habits.queues)
-        return Outgoing(key, topic, queue_id, body, dice.choice(("", "a", "b")), delay, half)
+        tag = dice.choice(("", "a", "b"))
+        plain = not half and not delay
+        wait_ms = dice.choice(_WAITS_MS) if plain and self.habits.timer and dice.random() < self.habits.timer else 0
+        return Outgoing(key, topic, queue_id, body, tag, delay, wait_ms, half)
 
     async def _send_one(self, client: Client, dice: Random) -> None:
         name, address = self._target(dice)
-        await send(client, address, self.oracle.sending(name, self._message(dice)), self.oracle)
+        sent = self.oracle.sending(name, self._message(dice))
+        if await send(client, address, sent, self.oracle) and sent.handle and dice.random() < 0.3:
+            await asyncio.sleep(dice.random() * sent.message.wait_ms / 1000)
+            await recall(client, self._target_of(name), sent)
+
+    def _target_of(self, broker: str) -> str:
+        while True:
+            name, address = self._target(self._dice)
+            if name == broker:
+                return address
 
     async def _send_batch(self, client: Client, dice: Random) -> None:
         name, address = self._target(dice)
-        first = replace(self._message(dice), delay_level=0)
+        first = replace(self._message(dice), delay_level=0, wait_ms=0)
         messages = [first]
         for _ in range(dice.randrange(1, 8)):
-            messages.append(replace(self._message(dice), topic=first.topic, queue_id=first.queue_id, delay_level=0))
+            plain = replace(self._message(dice), delay_level=0, wait_ms=0)
+            messages.append(replace(plain, topic=first.topic, queue_id=first.queue_id))
         if sum(len(message.body) for message in messages) > _BATCH_BYTES:
             messages = [replace(message, body=message.body[:100]) for message in messages]
         sents = [self.oracle.sending(name, message) for message in messages]
@@ -239,6 +254,8 @@ async def send(client: Client, address: str, sent: Sent, oracle: Oracle) -> bool
     trace, key = client.loop.trace, sent.message.key
     if sent.message.delay_level:
         sent.anywhere = sent.repeats = True
+    if sent.message.wait_ms:
+        sent.anywhere = True
     try:
         answer = await client.send(address, sent.message)
     except RemotingError as error:
@@ -255,4 +272,24 @@ async def send(client: Client, address: str, sent: Sent, oracle: Oracle) -> bool
     oracle.acknowledge(sent, offset, pos, client.loop.now)
     if sent.message.delay_level:
         sent.due = client.loop.now + _DELAYS_S[sent.message.delay_level] + LATE_S
+    if sent.message.wait_ms:
+        sent.due = client.loop.now + sent.message.wait_ms / 1000 + LATE_S
+        sent.handle = fields["recallHandle"]
     return True
+
+
+async def recall(client: Client, address: str, sent: Sent) -> None:
+    """Takes a timer back, and notes what became of it."""
+    trace, key = client.loop.trace, sent.message.key
+    try:
+        answer = await client.recall(address, sent.message.topic, sent.handle)
+    except RemotingError as error:
+        sent.due = float("inf")
+        trace.note(client.loop.now, f"recall of {key}: {error}")
+        return
+    trace.note(client.loop.now, f"recall of {key}: {answer.code} {answer.remark}")
+    if answer.code == ResponseCode.SUCCESS:
+        sent.recalled = True
+        sent.due = float("inf")
+    elif answer.code != ResponseCode.ILLEGAL_OPERATION:
+        sent.due = float("inf")

@@ -49,7 +49,7 @@ class InGroup:
             self._member,
             self._committed,
             [(table, files.file(table.what)) for table in replicated],
-            (broker.schedule, broker.transactions),
+            (broker.schedule, broker.timers, broker.transactions),
             door=broker.store.door,
             folder=broker.store.root / "config",
             address=str(broker.advertised),

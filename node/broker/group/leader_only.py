@@ -41,6 +41,7 @@ CHANGES = frozenset(
         RequestCode.SEND_REPLY_MESSAGE,
         RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.RECALL_MESSAGE,
         RequestCode.END_TRANSACTION,
         RequestCode.UPDATE_CONSUMER_OFFSET,
         RequestCode.CLONE_GROUP_OFFSET,

@@ -17,6 +17,7 @@ from tallystick.node.broker.processors.newer_admin import NewerAdminProcessor
 from tallystick.node.broker.processors.offsets import OffsetProcessor
 from tallystick.node.broker.processors.pull import PullProcessor
 from tallystick.node.broker.processors.query import QueryProcessor
+from tallystick.node.broker.processors.recall import RecallProcessor
 from tallystick.node.broker.processors.reply import ReplyProcessor
 from tallystick.node.broker.processors.send import SendProcessor
 from tallystick.node.broker.processors.send_back import SendBackProcessor
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _PROCESSORS = (
     SendProcessor,
     SendBackProcessor,
+    RecallProcessor,
     TransactionProcessor,
     ReplyProcessor,
     PullProcessor,

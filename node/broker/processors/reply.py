@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tallystick.node.broker.processors.sending import SendRequest, admit, choose_queue, region, rows_durable
 from tallystick.node.broker.services.request_reply import push_command, push_reply
+from tallystick.node.broker.services.timer_messages import without_own
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, ResponseError
 from tallystick.store.formats import properties
@@ -48,7 +49,7 @@ class ReplyProcessor:
             topic=request.topic,
             queue_id=choose_queue(request, config),
             body=command.body,
-            properties=request.properties,
+            properties=without_own(request.properties),
             flag=request.flag,
             sys_flag=request.sys_flag,
             born_timestamp_ms=request.born_timestamp_ms,

@@ -5,17 +5,17 @@ Both store the same bytes: the request's properties, then CLUSTER. Some messages
 
     %RETRY% topic, tried too often   -> the group's dead letters
     TRAN_MSG                         -> half topic
+    TIMER_DELAY_*, TIMER_DELIVER_MS  -> timer topic
     DELAY                            -> schedule topic
 
 The processor does not give up the event loop before the store's append, so messages of one connection are stored in
 the order in which they arrived. Only the first sends to a new topic wait until its row is durable (`rows_durable`);
 they keep their order.
 
-TIMER_DELAY_* and TIMER_DELIVER_MS ask for a delivery time, which only RocketMQ 5 supports. A 4.8 broker ignores them,
-and consumers get the message too early. This broker refuses such a message with code 13, because a failed send is
-noticed sooner than a wrong time.
+The messages of a batch cannot ask for a time: the broker refuses such a batch with code 13. (RocketMQ 5 ignores the
+property there, and consumers get the message too early: a failed send is noticed sooner than a wrong time.)
 
-Source: SendMessageProcessor of RocketMQ 4.8.0.
+Source: SendMessageProcessor of RocketMQ 4.8.0, and of 5.5.0 for timers.
 """
 
 from __future__ import annotations
@@ -36,18 +36,27 @@ from tallystick.node.broker.processors.sending import (
 )
 from tallystick.node.broker.services.delay import DelayError, delay_level, to_schedule
 from tallystick.node.broker.services.half import is_half, says_transaction, to_half
-from tallystick.node.broker.tables.topics import RETRY_PREFIX, TopicConfig, dlq_topic
+from tallystick.node.broker.services.timer_messages import (
+    REQUESTS,
+    TimerError,
+    check_half,
+    checked_batch,
+    drop_own,
+    handle_of,
+    to_timer,
+)
+from tallystick.node.broker.services.timers import RecallError
+from tallystick.node.broker.tables.topics import RETRY_PREFIX, TIMER_TOPIC, TopicConfig, dlq_topic
 from tallystick.node.core.settings import PERMISSION_WRITE
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, ResponseError
 from tallystick.store.formats import properties
-from tallystick.store.formats.message import TRANSACTION_MASK, Message, MessageBatch, SysFlag
+from tallystick.store.formats.message import TRANSACTION_MASK, Message, MessageBatch, PutResult, SysFlag
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
     from tallystick.node.remoting.server import Connection, Handler
 
-_TIMERS = frozenset(("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"))
 _MULTI_TAG = "MULTI_TAG"
 
 
@@ -77,8 +86,8 @@ class SendProcessor:
         config = admit(self._broker, request, connection.remote)
         queue_id = choose_queue(request, config)
         names = with_cluster(request.properties, self._broker.settings.brokerClusterName)
-        for name in _TIMERS & names.keys():
-            raise _illegal(f"the property {name} needs RocketMQ 5: this broker has delay levels (DELAY) only")
+        drop_own(names)
+        handle: str | None = None
         if request.batch:
             batch = self._batch(request, queue_id, names, connection, command.body)
             await rows_durable(self._broker, request.topic, queue_id)
@@ -88,8 +97,26 @@ class SendProcessor:
             stored = self._stored(message, names)
             group = request.topic.removeprefix(RETRY_PREFIX) if request.topic.startswith(RETRY_PREFIX) else None
             await rows_durable(self._broker, message.topic, message.queue_id, group)
-            result = await self._broker.store.writes.put(stored)
-        return put_answer(self._broker, command, result, queue_id)
+            if stored.topic == TIMER_TOPIC and properties.TIMER_DEL_UNIQKEY in names:
+                result = await self._recall(message.topic, stored)
+            else:
+                result = await self._broker.store.writes.put(stored)
+                handle = handle_of(stored, self._broker.settings.brokerName)
+        answer = put_answer(self._broker, command, result, queue_id)
+        if handle is not None and result.status.stored:
+            answer.ext = {**(answer.ext or {}), "recallHandle": handle}
+        return answer
+
+    async def _recall(self, topic: str, message: Message) -> PutResult:
+        """A send with TIMER_DEL_UNIQKEY ends the timer with this unique key and time."""
+        names = properties.decode(message.properties)
+        key = names[properties.TIMER_DEL_UNIQKEY].removeprefix(f"{topic}+")  # appendTopicForTimerDeleteKey
+        at_ms = int(names[properties.TIMER_OUT_MS]) + 1
+        try:
+            return await self._broker.timers.recall(topic, key, at_ms, {})
+        except RecallError as error:
+            code = ResponseCode.MESSAGE_ILLEGAL if error.is_final else ResponseCode.SYSTEM_ERROR
+            raise ResponseError(code, f"recall failed, {error}") from error
 
     def _message(
         self,
@@ -127,12 +154,16 @@ class SendProcessor:
                         ResponseCode.NO_PERMISSION,
                         f"the broker[{self._broker.settings.brokerIP1}] sending transaction message is forbidden",
                     )
+                check_half(names, self._broker.store.settings, self._broker.now_ms())
                 return to_half(message, names)
             if says_transaction(names):  # it was sent back after its transaction ended: it is not prepared again
                 message.sys_flag &= ~TRANSACTION_MASK
-            return to_schedule(message, self._broker.schedule.levels)
+            message = to_timer(message, self._broker.store.settings, self._broker.now_ms())
+            return message if message.topic == TIMER_TOPIC else to_schedule(message, self._broker.schedule.levels)
         except DelayError as error:
             raise _illegal(str(error)) from error
+        except TimerError as error:
+            raise _refused(error) from error
 
     def _retried(
         self, message: Message, config: TopicConfig, limit: int | None, version: int
@@ -167,6 +198,12 @@ class SendProcessor:
             plain = not says_transaction(names) and delay_level(names) <= 0
         except DelayError as error:
             raise _illegal(str(error)) from error
+        if any(name in names for name in REQUESTS):
+            raise _illegal("a batch cannot ask for a time of delivery")
+        try:
+            body = checked_batch(body)
+        except TimerError as error:
+            raise _refused(error) from error
         if not plain or request.sys_flag & TRANSACTION_MASK:
             raise _illegal("messages of a batch can be neither delayed nor part of a transaction")
         return MessageBatch(
@@ -180,6 +217,13 @@ class SendProcessor:
             born_host=connection.remote,
             reconsume_times=request.reconsume_times,
         )
+
+
+def _refused(error: TimerError) -> ResponseError:
+    return ResponseError(
+        ResponseCode.SYSTEM_ERROR if error.is_disabled else ResponseCode.MESSAGE_ILLEGAL,
+        str(error),
+    )
 
 
 def _illegal(remark: str) -> ResponseError:

@@ -49,6 +49,7 @@ def sent_back(record: Record, topic: str, queue_id: int, delay_level: int | None
     names = record.property_table()
     names.setdefault(properties.RETRY_TOPIC, record.topic)
     names.setdefault(properties.ORIGIN_MESSAGE_ID, record.message_id)
+    names.pop(properties.TIMER_ORIGIN, None)
     names[properties.WAIT] = "false"
     if delay_level is not None:
         names[properties.DELAY] = str(delay_level)

@@ -20,6 +20,7 @@ from tallystick.node.broker.tables.topics import (
     SCHEDULE_TOPIC,
     SYS_FLAG_UNIT,
     SYS_FLAG_UNIT_SUB,
+    TIMER_TOPIC,
     TopicConfig,
     validate_topic_name,
 )
@@ -60,7 +61,7 @@ _FULL = {
 }
 _SHORT = {letter: letter for letter in _FULL}
 
-FORBIDDEN_TOPICS = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OPERATION_TOPIC, CHECK_MAX_TOPIC))
+FORBIDDEN_TOPICS = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OPERATION_TOPIC, CHECK_MAX_TOPIC))
 """Topics that only the broker writes: their records move or end messages of other topics."""
 
 

@@ -35,6 +35,7 @@ from tallystick.node.broker.tables.topics import (
     OPERATION_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    TIMER_TOPIC,
     TopicConfig,
     validate_topic_name,
 )
@@ -50,18 +51,21 @@ if TYPE_CHECKING:
     from tallystick.store.finding_log import FindingLog
 
 _MAX_NAMED = 20
-_INTERNAL = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OPERATION_TOPIC))  # the broker reads their queues without a row
+# The broker reads their queues without a row.
+_INTERNAL = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OPERATION_TOPIC))
 _READ_COUNT = 512
 
 
 def all_queues(broker: BrokerContext) -> Iterator[tuple[str, int]]:
-    """Queues (topic, queue id) with messages, and those to which delayed and half messages will go: they may be the
-    first messages of their topics. Reads all such messages."""
+    """Queues (topic, queue id) with messages, and those to which delayed messages, timers and half messages will go:
+    they may be the first messages of their topics. Reads all such messages."""
     names = broker.store.queues.names()
     yield from names
     for topic, queue_id in names:
         if topic == SCHEDULE_TOPIC:
             yield from _named_by(broker, topic, queue_id, broker.schedule.offsets.offsets.get(queue_id + 1, 0))
+        elif topic == TIMER_TOPIC:
+            yield from _named_by(broker, topic, queue_id, 0)
         elif topic == HALF_TOPIC:
             yield from _named_by(broker, topic, queue_id, broker.offsets.query(TRANSACTION_GROUP, topic, queue_id))
 

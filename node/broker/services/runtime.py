@@ -64,6 +64,7 @@ def runtime_info(broker: BrokerContext) -> dict[str, str]:
         **stats.runtime_info(),
         **store.figures.runtime_info(),
         **broker.schedule.runtime_info(),
+        **broker.timers.runtime_info(),
         # Keys that the broker knows.
         "brokerVersionDesc": VERSION_NAME,
         "brokerVersion": str(VERSION),

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from tallystick.node.broker.services.delay import DelayError, again, to_schedule
 from tallystick.node.broker.services.half import GROUP, check_request, to_commit, to_discard, to_op
+from tallystick.node.broker.services.timer_messages import TimerError, to_timer
 from tallystick.node.broker.services.transaction_check import (
     QUEUE_ID,
     ROUND_LIMIT_MS,
@@ -31,7 +32,7 @@ from tallystick.node.broker.services.transaction_check import (
     Keep,
     Pause,
 )
-from tallystick.node.broker.tables.topics import CHECK_MAX_TOPIC, HALF_TOPIC, OPERATION_TOPIC
+from tallystick.node.broker.tables.topics import CHECK_MAX_TOPIC, HALF_TOPIC, OPERATION_TOPIC, TIMER_TOPIC
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
 from tallystick.store.engine.age_clock import AgeClock
@@ -112,8 +113,10 @@ class TransactionService:
 
     async def _commit(self, half: Record) -> None:
         try:
-            message = to_schedule(to_commit(half), self._broker.schedule.levels)
-        except DelayError as error:
+            message = to_timer(to_commit(half), self._broker.store.settings, self._broker.now_ms())
+            if message.topic != TIMER_TOPIC:
+                message = to_schedule(message, self._broker.schedule.levels)
+        except (DelayError, TimerError) as error:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         result = await self._broker.store.writes.put(message)
         if not result.status.stored:

@@ -24,6 +24,7 @@ mod places;
 mod python;
 mod repair;
 mod time;
+mod timers;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -38,6 +39,7 @@ use claims::claim;
 pub use compare::{Differs, Expected};
 use parking_lot::{Mutex, MutexGuard};
 pub use python::{register, Dispatch};
+pub use timers::{Finished, TimerEvent};
 
 use crate::door::Door;
 use crate::ext::ExtFiles;

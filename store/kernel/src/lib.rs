@@ -25,6 +25,7 @@ pub mod reply;
 pub mod scan;
 pub mod scrub;
 pub mod select;
+pub mod timer;
 
 use pyo3::prelude::*;
 
@@ -39,6 +40,7 @@ fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     guard::register(module)?;
     scan::register(module)?;
     scrub::register(module)?;
+    timer::register(module)?;
     dispatch::register(module)?;
     pull::register(module)?;
     queue::register(module)?;
