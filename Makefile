@@ -109,6 +109,11 @@ peer: build ## RocketMQ's own Java client against ours (../shared/peer): PEER_VE
 crash: build ## kill -9 in the middle of a load, read back by RocketMQ: ROUNDS=20 SEED=1 FLUSH=sync FAST=1 (kills alone)
 	$(BIN)/python e2e/crash.py --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1) --flush $(or $(FLUSH),sync) $(if $(FAST),--fast)
 
+.PHONY: timers
+timers: build ## timers of a broker that is killed, and how late they are: PENDING=4000 KILLS=3 RATE=2000 SEED=1 LIMIT_MS=100
+	$(BIN)/python e2e/timers.py --pending $(or $(PENDING),4000) --kills $(or $(KILLS),3) --rate $(or $(RATE),2000) \
+		--seed $(or $(SEED),1) --limit-ms $(or $(LIMIT_MS),0)
+
 .PHONY: migrate-lab
 migrate-lab: build ## RocketMQ 4.8.0 as our slave, under load and kills: MESSAGES=100000 SEED=1 ONLY=follow
 	$(BIN)/python e2e/migrate_lab.py --messages $(or $(MESSAGES),100000) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
