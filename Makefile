@@ -35,10 +35,13 @@ run: build ## name server, broker and HTTP in one process, in ./tally-data
 # Most tests wait for processes, timers and disks for a part of their time: more of them run at once than there are cores.
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(or $(JOBS),3)
 
-test: $(VENV)/.dev $(VENV)/s3-server ## the tests that need no Docker: PART=store ARGS='-k recovery' JOBS=3
-	$(PYTEST) -m 'not simulation' tests/$(PART) $(ARGS)
+test: $(VENV)/.dev $(VENV)/s3-server ## the tests that need neither Docker nor Spark: PART=store ARGS='-k recovery' JOBS=3
+	$(PYTEST) -m 'not simulation and not spark' tests/$(PART) $(ARGS)
 
-.PHONY: test-simulators
+.PHONY: test-spark test-simulators
+test-spark: $(VENV)/.dev $(VENV)/s3-server ## the tests that start Spark, which needs Java: ARGS='-k export' JOBS=3
+	$(PYTEST) -m spark tests/spark $(ARGS)
+
 test-simulators: $(VENV)/.dev ## the tests that run groups, brokers and operators from seeds, and plant bugs for them to find: JOBS=2
 	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),2) -m simulation tests/$(PART) $(ARGS)
 
