@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from derived_twin import write_log
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rebuild_twin import BLANK, Held, Laid, Place, complaints
 
@@ -256,6 +256,7 @@ HEAD = [4, 8, 12, 13, 14, 15, 20, 21, 24, 26, 27, 28, 35, 90]
 
 
 @settings(max_examples=150)
+@example(seed=791)  # two damaged records: one is the reason for an offset that is missing before it
 @given(seed=st.integers(0, 2**40))
 def test_rebuilt_queues_are_those_of_the_twin(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     chance = random.Random(seed)

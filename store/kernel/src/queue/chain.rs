@@ -6,7 +6,8 @@
 //! that a rebuild cannot place at once are claims, in the order of the log, and the best chain of them is chosen:
 //!
 //! - offsets rise along the chain, and each gap has room in the log;
-//! - each claim that is kept counts `WORTH`, each offset that is missing without a known reason costs one;
+//! - each claim that is kept counts `WORTH`, each offset that is missing without a known reason costs one (a claim that
+//!   is skipped in the gap is a reason: its record may be the missing one);
 //! - a run of `RUN` consecutive offsets is proof: the chain ends with it, whatever it skips.
 //!
 //! Offset 0 may begin a queue again: its topic was removed and created again, and the log has the records of both.
@@ -81,7 +82,8 @@ pub fn choose_proven(claims: &[Claim], front: &Front<'_>) -> Choice {
         let least = front.next.map_or(0, |next| next - target);
         let best = best(&ways, |at| {
             let gap = target - claims[at].offset - 1;
-            (gap >= 0).then(|| front.cost(claims[at].unit.end(), &claims[run], gap).unwrap_or(gap))
+            let cost = || front.cost(claims[at].unit.end(), &claims[run], gap).unwrap_or(gap);
+            (gap >= 0).then(|| less_skipped(cost(), run - at - 1))
         });
         return to_end(
             best.filter(|best| best.1 > least)
@@ -147,10 +149,10 @@ impl Front<'_> {
 
 fn ways(claims: &[Claim], front: &Front<'_>, again: bool) -> Vec<Option<Way>> {
     let mut ways: Vec<Option<Way>> = vec![];
-    for claim in claims {
+    for (i, claim) in claims.iter().enumerate() {
         let worth = if claim.lost { LOST_WORTH } else { WORTH };
         let mut way = front.begin(claim, again).map(|cost| Way {
-            score: worth - cost,
+            score: worth - less_skipped(cost, i),
             before: None,
         });
         for (j, before) in ways.iter().enumerate() {
@@ -162,7 +164,7 @@ fn ways(claims: &[Claim], front: &Front<'_>, again: bool) -> Vec<Option<Way>> {
             let Some(cost) = front.cost(claims[j].unit.end(), claim, gap) else {
                 continue;
             };
-            let score = before.score + worth - cost;
+            let score = before.score + worth - less_skipped(cost, i - j - 1);
             // Of two records with the same offset the first one is chosen; of two beginnings the later one.
             if way.is_none_or(|way| score > way.score || again && score == way.score && way.before.is_some()) {
                 way = Some(Way { score, before: Some(j) });
@@ -171,6 +173,11 @@ fn ways(claims: &[Claim], front: &Front<'_>, again: bool) -> Vec<Option<Way>> {
         ways.push(way);
     }
     ways
+}
+
+/// The cost of a gap in which so many claims are skipped.
+fn less_skipped(cost: i64, skipped: usize) -> i64 {
+    (cost - skipped as i64).max(0)
 }
 
 /// The end of the best chain, and its score less the cost of continuing from there.
@@ -296,7 +303,21 @@ mod tests {
     #[test]
     fn of_two_records_with_one_offset_the_first_is_taken() {
         let claims = row(&[5, 5, 6]);
-        assert_eq!(with(Some(4), false, |f| choose_last(&claims, f, false)).chain, [0, 2]);
+        assert_eq!(with(Some(5), false, |f| choose_last(&claims, f, false)).chain, [0, 2]);
+    }
+
+    #[test]
+    fn a_record_that_is_skipped_may_be_the_missing_one() {
+        assert_eq!(
+            with(Some(4), false, |f| choose_last(&row(&[5, 5, 6]), f, false)).chain,
+            [1, 2]
+        );
+        // 9 claims 11, and 11 is in another queue.
+        assert_eq!(last(9, &[11, 10, 12, 13]), [10, 12, 13]);
+        assert_eq!(
+            proven(Some(9), &[11, 10, 12, 13, 14, 15]),
+            (false, vec![10, 12, 13, 14, 15])
+        );
     }
 
     #[test]
