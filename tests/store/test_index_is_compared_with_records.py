@@ -114,6 +114,21 @@ async def test_a_start_finds_times_of_a_header_that_hide_all_entries(
 
 
 @pytest.mark.parametrize("group", KINDS)
+@pytest.mark.parametrize("marks", [True, False], ids=["marks", "no_marks"])
+@pytest.mark.parametrize("count", [-(2**31), -5, 0, 1])
+async def test_a_start_finds_a_count_of_entries_that_hides_all_of_them(
+    tmp_path: Path, group: bool, marks: bool, count: int
+) -> None:
+    """Without marks nothing else says that the file had entries."""
+    async with started(tmp_path, group) as store:
+        sent = await filled(store)
+    for name in () if marks else ("tally-progress", "tally-queues", "checkpoint"):
+        (tmp_path / name).unlink(missing_ok=True)
+    async with restarted(tmp_path, group, count.to_bytes(4, "big", signed=True), 36) as store:
+        check_keys(store, sent)
+
+
+@pytest.mark.parametrize("group", KINDS)
 async def test_queues_stay_what_they_are_while_the_index_is_made_again(tmp_path: Path, group: bool) -> None:
     """A unit that leads to an older place makes its record look new, and a queue that was removed has none."""
     async with started(tmp_path, group) as store:

@@ -282,14 +282,16 @@ impl Index {
     /// files. After a power loss, the header of the newest file may be older than its last entries, or newer.
     fn ends_agree(&self, file: &File, header: &Header, growing: bool) -> bool {
         let count = header.count.min(self.entries as i32);
-        if count <= 1 {
-            return true;
-        }
-        let entry_pos = |number: i32| {
+        let entry = |number: i32| {
             let mut entry = [0; ENTRY];
             let read = file.read_exact_at(&mut entry, self.entry_at(number) as u64);
-            read.ok().map(|()| long(&entry, 4))
+            read.ok().map(|()| entry)
         };
+        if count <= 1 {
+            // A damaged count would hide the entries, and later ones would replace them.
+            return count >= 0 && entry(1) == Some([0; ENTRY]);
+        }
+        let entry_pos = |number: i32| entry(number).map(|entry| long(&entry, 4));
         let before = self.files.last().map_or(0, |file| file.header.end_pos);
         before <= header.begin_pos
             && header.begin_pos <= header.end_pos
