@@ -35,11 +35,16 @@ run: build ## name server, broker and HTTP in one process, in ./tally-data
 # Most tests wait for processes, timers and disks for a part of their time: more of them run at once than there are cores.
 PYTEST = $(BIN)/python -m pytest --numprocesses=$(or $(JOBS),3)
 
-test: $(VENV)/.dev $(VENV)/s3-server ## the tests that need neither Docker nor Spark: PART=store ARGS='-k recovery' JOBS=3
+# One waits for the network while the other one compiles.
+.PHONY: test-tools
+test-tools:
+	@$(MAKE) --jobs=2 --output-sync=target --no-print-directory $(VENV)/.dev $(VENV)/s3-server
+
+test: test-tools ## the tests that need neither Docker nor Spark: PART=store ARGS='-k recovery' JOBS=3
 	$(PYTEST) -m 'not simulation and not spark' tests/$(PART) $(ARGS)
 
 .PHONY: test-spark test-simulators
-test-spark: $(VENV)/.dev $(VENV)/s3-server ## the tests that start Spark, which needs Java: ARGS='-k export' JOBS=3
+test-spark: test-tools ## the tests that start Spark, which needs Java: ARGS='-k export' JOBS=3
 	$(PYTEST) -m spark tests/spark $(ARGS)
 
 test-simulators: $(VENV)/.dev ## the tests that run groups, brokers and operators from seeds, and plant bugs for them to find: JOBS=2

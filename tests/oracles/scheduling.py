@@ -9,7 +9,7 @@ from xdist.scheduler import LoadScheduling
 from xdist.workermanage import WorkerController
 
 SHARED = "tests/spark/test_"
-"""Tests whose names begin so share a Spark and an S3 server, which take long to start: one process runs all of them."""
+"""Tests whose names begin so share a Spark, which takes long to start: one process runs all of them."""
 
 
 SLOW = frozenset(
@@ -67,6 +67,7 @@ class InTurn(LoadScheduling):
     def __init__(self, config: pytest.Config, log: Any) -> None:
         super().__init__(config, log)
         self.maxschedchunk = 1
+        self._has_spark = "not spark" not in config.getoption("markexpr")
 
     def check_schedule(self, node: WorkerController, duration: float = 0) -> None:
         if len(self.node2pending[node]) < 2 or not self.pending:
@@ -75,6 +76,10 @@ class InTurn(LoadScheduling):
     def _send_tests(self, node: WorkerController, num: int) -> None:
         assert self.collection is not None
         shared = 0
-        while shared < len(self.pending) and self.collection[self.pending[shared]].startswith(SHARED):
+        while (
+            self._has_spark
+            and shared < len(self.pending)
+            and self.collection[self.pending[shared]].startswith(SHARED)
+        ):
             shared += 1
         super()._send_tests(node, max(num, shared))
