@@ -77,9 +77,7 @@ class InTurn(LoadScheduling):
         assert self.collection is not None
         shared = 0
         while (
-            self._has_spark
-            and shared < len(self.pending)
-            and self.collection[self.pending[shared]].startswith(SHARED)
+            self._has_spark and shared < len(self.pending) and self.collection[self.pending[shared]].startswith(SHARED)
         ):
             shared += 1
         super()._send_tests(node, max(num, shared))

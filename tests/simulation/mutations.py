@@ -265,10 +265,11 @@ MUTATIONS = (
                 "tallystick.store.engine.recovery",
                 "_Recovery._cut_derived",
                 "self._restore_index(point, cache_lost)",
-                "self._restore_index(point._replace(index_count=point.index_count * 3 // 4), cache_lost)",
+                "self._restore_index(point._replace(index_count=point.index_count // 4), cache_lost)",
             ),
         ),
-        first=58,
+        first=74,
+        seeds=200,
     ),
 )
 BY_NAME = {mutation.name: mutation for mutation in MUTATIONS}
