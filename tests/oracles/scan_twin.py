@@ -7,6 +7,7 @@ store's own Python values.
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,7 +92,11 @@ def _item(data: bytes, at: int, begin: int, file_end: int, header: int, check_cr
             raise Bad
         if struct.unpack_from(">i", body)[0] != len(body):
             raise Bad
-        return second, _record(body, begin + at + header, check_crc)
+        # An entry with a chain CRC has a CRC of its body, too, and one without has none.
+        chain, crc = struct.unpack_from(">II", data, at + 36)
+        if check_crc and crc != (zlib.crc32(body) if chain else 0):
+            raise Bad
+        return second, _record(body, begin + at + header, check_crc and not chain)
     except Bad:
         raise Bad(second) from None
 

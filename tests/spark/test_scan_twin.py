@@ -179,6 +179,8 @@ edits = st.lists(
 @settings(max_examples=400)
 @given(st.lists(records, min_size=1, max_size=6), st.sampled_from(LAYOUTS), edits, st.booleans(), st.floats(0, 1))
 @example([Record("T", 0, b"a"), Record("T", 0, b"b")], 0, [(0.0, b"\0" * 8)], True, 1.0)
+@example([Record("T", 0, b"")] * 3, 48, [(0.09375, b"\xff")], True, 1.0)  # a chain CRC
+@example([Record("T", 0, b"")] * 3, 48, [(0.1, b"\xff")], True, 1.0)  # a body CRC
 def test_damage_is_named_alike(
     path: str, found: list[Record], header: int, changes: list[tuple[float, bytes]], check_crc: bool, keep: float
 ) -> None:
