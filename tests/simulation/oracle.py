@@ -173,14 +173,9 @@ class Oracle:
         if missing:
             raise ViolationError("A4", f"{queue} has no records at {missing[:10]} of {first}..{end}")
         places: dict[str, int] = {}
-        # RocketMQ's checksum covers only the body: a record that was hit may name another queue or other properties.
-        hit = {
-            item.message.body
-            for item in self.sent.values()
-            if item.fate in (Fate.DAMAGED, Fate.LOST) and item.queue[0] == queue[0]
-        }
+        hit = self._hit_bodies(queue[0])
         for offset, record in sorted(records.items()):
-            if queue[0] in self.damaged and record.body in hit:
+            if record.body in hit:
                 continue
             key = properties.decode(record.properties).get(properties.UNIQ_KEY, "")
             if key in places and not (key in sent and sent[key].repeats):
@@ -208,6 +203,17 @@ class Oracle:
                     f"{key} was acknowledged at {item.acknowledged_at:.6f} at offset {item.offset} of {queue}; "
                     f"it is at {places.get(key)}, offsets go from {first} to {end}",
                 )
+
+    def _hit_bodies(self, broker: str) -> set[bytes]:
+        """Bodies of records that damage hit. RocketMQ's checksum covers only the body: such a record may name another
+        queue or other properties."""
+        if broker not in self.damaged:
+            return set()
+        return {
+            item.message.body
+            for item in self.sent.values()
+            if item.fate in (Fate.DAMAGED, Fate.LOST) and item.queue[0] == broker
+        }
 
     def _check_timer(self, found: Sent, record: Record) -> None:
         """A timer that was delivered. Where damage or a power loss hit the log, its recall may be gone."""

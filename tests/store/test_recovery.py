@@ -380,6 +380,35 @@ def test_a_kill_starts_where_the_checkpoint_says(store: Written) -> None:
     check(dispatch, store.records)
 
 
+def test_a_queue_whose_file_was_lost_gets_its_units_again_from_a_replicated_log(store: Written) -> None:
+    """A member lost power before the file was durable. Its folder is there, and the progress mark cannot be used."""
+    store.append(60)
+    store.run_dispatch()
+    store.dispatch.write_out()
+    last = store.records[-1]
+    lost = next(queue for queue in store.offsets if queue != (last.topic, last.queue_id))
+    for path in (store.root / "consumequeue" / lost[0] / str(lost[1])).iterdir():
+        path.unlink()
+    dispatch = new_dispatch(store.chosen, store.door)
+    kept = recovery.KeptLog(end_pos=store.end, committed_pos=store.records[30].pos)
+    found = recover(store.root, store.chosen, dispatch, store.door, kept=kept)
+    dispatch.run(store.end, 1 << 40)
+    assert found.start_pos == 0
+    check(dispatch, store.records)
+
+
+@pytest.mark.parametrize("byte", [0xB9, 0, ord("/")])
+def test_a_record_whose_topic_was_damaged_is_in_no_queue(byte: int, store: Written) -> None:
+    """The topic of a plain record has no CRC, and it is the name of a folder and text for everything else."""
+    store.append(60)
+    bad = store.records[20]
+    store.patch(bad.pos + 88 + len(bad.body) + 1, bytes([byte]))
+    _, dispatch = store.recover()
+    topics = {row[0] for row in dispatch.queues()}
+    assert topics == {b"A", b"B"}
+    check(dispatch, store.records, lost=bad)
+
+
 def test_a_dropped_index_is_made_again_from_its_begin(store: Written) -> None:
     """RocketMQ indexes again only from where the log's walk starts; what the file had before is lost there."""
     store.append(60)

@@ -422,13 +422,21 @@ impl Delays {
     }
 }
 
+const LONGEST_FOLDER_NAME: usize = 255;
+
 pub fn is_schedule_topic(topic: &[u8]) -> bool {
     topic == SCHEDULE_TOPIC
 }
 
-/// A topic is a folder's name, so bytes from the disk must not point outside of the store.
+/// A topic is a folder's name, so bytes from the disk must not point outside of the store, and it is text for everything
+/// above the kernel. No CRC covers the topic of a plain record.
 pub fn is_topic_name(topic: &[u8]) -> bool {
-    !topic.is_empty() && topic != b"." && topic != b".." && !topic.iter().any(|&byte| byte == b'/' || byte == 0)
+    !topic.is_empty()
+        && topic.len() <= LONGEST_FOLDER_NAME
+        && topic != b"."
+        && topic != b".."
+        && !topic.iter().any(|&byte| byte == b'/' || byte == 0)
+        && std::str::from_utf8(topic).is_ok()
 }
 
 #[cfg(test)]

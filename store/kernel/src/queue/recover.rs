@@ -239,12 +239,15 @@ impl Queues {
     }
 
     /// Removes the units of records at or after `pos`.
+    ///
+    /// A queue without a unit afterwards has no last record. (RocketMQ sets `pos` there. Then a recovery that dispatches
+    /// earlier records again takes those of this queue for known, and their units stay missing.)
     pub fn truncate(&mut self, q: u32, pos: i64) -> Outcome<()> {
         self.write_queue(q)?;
         if let Some(held) = &mut self.queues[q as usize].held {
             held.truncate(pos);
         }
-        self.queues[q as usize].max_physic = pos;
+        self.queues[q as usize].max_physic = -1;
         let old_end = self.queues[q as usize].end;
         while let Some(start) = self.queues[q as usize].segments.last().map(|segment| segment.start) {
             let bound = self.queues[q as usize].end;

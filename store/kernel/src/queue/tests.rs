@@ -234,9 +234,21 @@ fn units_that_were_cut_stay_removed_after_the_next_start() {
     assert_eq!(again.recover(q).unwrap(), 1300);
     assert_eq!(again.extent(q).max_offset, 13);
     again.truncate(q, 0).unwrap();
-    assert_eq!((again.extent(q).max_offset, again.extent(q).max_physic), (0, 0));
+    assert_eq!((again.extent(q).max_offset, again.extent(q).max_physic), (0, -1));
     again.put(q, unit(5000, 1), 40).unwrap();
     assert_eq!((again.extent(q).min_offset, again.extent(q).max_offset), (40, 41));
+}
+
+#[test]
+fn a_queue_that_lost_its_file_takes_records_before_the_truncation() {
+    let folder = Folder::new("cut-empty");
+    std::fs::create_dir_all(folder.0.join("T/0")).unwrap();
+    let mut queues = open(&folder.0, 8);
+    let q = number(&mut queues, 0);
+    assert_eq!(queues.recover(q).unwrap(), -1);
+    queues.truncate(q, 1250).unwrap();
+    assert_eq!(queues.put(q, unit(300, 1), 0).unwrap(), Put::Added);
+    assert_eq!((queues.extent(q).max_offset, queues.extent(q).max_physic), (1, 400));
 }
 
 #[test]
