@@ -716,6 +716,8 @@ class Dispatch:
 
     position: int
     """The log is dispatched up to here."""
+    rebuilds_index: bool
+    """`position` went back for the index, and has not caught up with the queues yet."""
     pending_bytes: int
     """Queue entries in memory that `write_out` has yet to write."""
     damaged: int

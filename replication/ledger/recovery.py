@@ -4,8 +4,8 @@
 2. The scan begins at the mark's synced point. Without a mark, or with one that is not believed, it begins at the first
    entry and reads the whole log once. It checks every entry with its CRCs, and rewrites index units that differ.
 3. At a place without a next entry, the log ends if the bytes there are a possible result of a stop (D8):
-   - nothing sound follows, and the place is behind the synced point: the tail is torn or unwritten. Recovery truncates
-     it and writes zeros;
+   - nothing sound follows, the place is behind the synced point, and a part of the entry there is missing: zeros stand
+     in its place. The tail is torn or unwritten. Recovery truncates it and writes zeros;
    - everything else is damage. Recovery changes nothing: the log is sound up to there. The rest can be repaired with
      another member's bytes (`Ledger.rewrite`) or given up by a decision (`Ledger.truncate`), never silently. If the
      machine has lost power since, and a disk sector before the next sound entry contains only zeros, the loss of power
@@ -20,6 +20,7 @@ DLedgerMmapFileStore.recover). A log that dledger wrote has no mark and no CRCs:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,8 @@ class Damage:
     next_index: int
     after_power_loss: bool = False
     """A loss of power explains it. Then nothing from this entry on was acknowledged."""
+    at_end: bool = False
+    """It is the log's last entry. It was written completely, so the member may have acknowledged it."""
 
 
 @dataclass(slots=True)
@@ -342,7 +345,8 @@ class _Recovery:
             # There may be entries that this member has acknowledged: it must not count for them.
             return Damage(end.index + 1, walked.pos, reason, end.index + 1)
         if behind is None:
-            return None
+            complete = self.had_mark and not self._may_be_torn(data, walked.pos)
+            return Damage(end.index + 1, walked.pos, reason, end.index + 1, at_end=True) if complete else None
         lost_sector = (
             self.power_lost and walked.pos >= synced.pos and self._has_lost_sector(data, walked.pos, behind[0])
         )
@@ -358,6 +362,19 @@ class _Recovery:
                 return True
             begin = end
         return False
+
+    def _may_be_torn(self, data: SegmentFiles, pos: int) -> bool:
+        """Whether zeros stand where a part of the entry at `pos` would be. A kill leaves the entry's first bytes, and a
+        loss of power any of its sectors. Neither leaves other bytes than those that were written."""
+        left = self.segment_bytes - pos % self.segment_bytes
+        head = data.read(pos, min(ENTRY_HEADER_BYTES, left)) or b""
+        try:
+            size = EntryHeader.decode(head).size
+        except LedgerFormatError:
+            size = len(head)
+        entry = data.read(pos, min(size, left)) or b"\0"
+        sectors = [0, *range(_SECTOR_BYTES - pos % _SECTOR_BYTES, len(entry), _SECTOR_BYTES), len(entry)]
+        return entry[-1] == 0 or any(not any(entry[begin:end]) for begin, end in pairwise(sectors))
 
     # -- the index -----------------------------------------------------------------------------------------------------
 

@@ -129,7 +129,7 @@ def _give_up_damaged(ledger: Ledger, vote: VoteFile, origin: Origin) -> None:
     entry = [] if damaged and (not known or damaged[-1] > known[-1].index) else known[-1:]
     alone = entry and entry[0].membership.voters == {vote.record.identity.member}
     alone = alone and vote.record.membership_index <= entry[0].index  # else a newer one is in the damage
-    if alone and not damage.after_power_loss:
+    if alone and not damage.after_power_loss and not damage.at_end:
         raise DiskError(
             f"entry {damage.index} at byte {damage.pos} of the log is damaged ({damage.reason}), entry "
             f"{damage.next_index} after it is sound, and no other member has a copy: repair or truncate it by hand"
@@ -140,6 +140,9 @@ def _give_up_damaged(ledger: Ledger, vote: VoteFile, origin: Origin) -> None:
     if damage.after_power_loss:
         kind = FindingKind.CUT
         reason = f"{reason}: the machine lost power, probably before this entry and the entries behind it were durable"
+    elif alone:
+        kind = FindingKind.CUT
+        reason = f"{reason}: this is the last entry, and no other member has a copy"
     if not alone:
         reason = f"{reason}; it and all later entries are fetched from another member"
     ledger.findings.add(kind, path, reason, offset=damage.pos - start, pos=damage.pos)

@@ -212,12 +212,16 @@ class Upkeep:
             # Write what can be written while dispatch continues, to stop it for a shorter time.
             await self._threads.run_upkeep(self._dispatch.write_out)
             begin_s = time.monotonic()
-            point, rows = await self._threads.run_between_turns(
-                lambda: self._progress.take_with_table(self._dispatch, with_table=thorough)
-            )
+            taken = await self._threads.run_between_turns(lambda: self._take(with_table=thorough))
             end_s = time.monotonic()
             self._next_save_s = end_s + REST * (end_s - begin_s)
-            await self._threads.run_upkeep(lambda: self._save(point, rows, thorough))
+            if taken is not None:
+                await self._threads.run_upkeep(lambda: self._save(*taken, thorough))
+
+    def _take(self, *, with_table: bool) -> tuple[Point, bytes] | None:
+        """The point for a mark. None while the index is rebuilt: dispatch is behind the queues' ends then, and the next
+        start would take their units for units of records behind the mark. The previous mark stays valid."""
+        return None if self._dispatch.rebuilds_index else self._progress.take_with_table(self._dispatch, with_table)
 
     def _save(self, point: Point, rows: bytes, thorough: bool) -> None:
         if thorough:
@@ -322,9 +326,11 @@ class Upkeep:
     def finish(self, orderly: bool) -> None:
         """Makes the last save, and removes `abort` after a clean shutdown. Blocks. Nothing is written afterwards."""
         try:
-            self._save(*self._progress.take_with_table(self._dispatch), thorough=True)
+            taken = self._take(with_table=True)
+            if taken is not None:
+                self._save(*taken, thorough=True)
             self._preallocator.remove_unused(self._log.written)
-            self._durability.close(orderly)
+            self._durability.close(orderly and taken is not None)
         except (OSError, SegmentError, DamageError) as error:
             _logger.error("the store was not closed cleanly, the next start recovers it: %s", error)
             return

@@ -67,9 +67,9 @@ def grow(twin: TwinLedger, dice: random.Random, count: int, term: int) -> None:
         offset = twin.offsets.get((topic, queue), 0)
         twin.offsets[topic, queue] = offset + 1
         body = dice.randbytes(dice.choice([0, 7, 60, 300, 900, 2500]))
-        twin.append(
-            [Record(topic, queue, body, queue_offset=offset, store_timestamp_ms=NOW_MS, store_host=HOST)], term, kind
-        )
+        tags = "TAGS\x01t\x02" if offset % 4 else ""  # without properties a record ends in zeros
+        record = Record(topic, queue, body, tags, queue_offset=offset, store_timestamp_ms=NOW_MS, store_host=HOST)
+        twin.append([record], term, kind)
 
 
 def entries_of(ledger: Ledger, twin: TwinLedger, first: int, last: int) -> Entries:

@@ -265,6 +265,44 @@ def test_a_torn_last_entry_is_cut(tmp_path: Path) -> None:
         assert not any(path.read_bytes()[at:])
 
 
+@pytest.mark.parametrize("boot", [1, 2])
+def test_changed_bytes_in_a_complete_last_entry_are_damage(tmp_path: Path, boot: int) -> None:
+    """Neither a kill nor a loss of power leaves them: the member may have acknowledged the entry."""
+    for count in range(40, 60):
+        folder = tmp_path / str(count)
+        _, twin = made(folder, count=count)
+        if twin.span(twin.last_index, twin.last_index)[-1]:  # an entry without properties ends in zeros
+            break
+    header = twin.entries[-1][0]
+    for at in (0, 5, 42, 47, 48, 70, header.size - 1):
+        flip(folder, header.pos + at, 6)
+        damage = open_ledger(folder, boot=boot).damage
+        assert damage is not None and (damage.index, damage.pos) == (twin.last_index, header.pos), f"byte {at}"
+        assert damage.at_end and not damage.after_power_loss
+        flip(folder, header.pos + at, 6)
+
+
+@pytest.mark.parametrize("boot", [1, 2])
+def test_an_unwritten_sector_of_the_last_entry_is_a_torn_write(tmp_path: Path, boot: int) -> None:
+    for count in range(40, 80):
+        folder = tmp_path / str(count)
+        _, twin = made(folder, count=count)
+        entry = twin.span(twin.last_index, twin.last_index)
+        if len(entry) > 2000 and entry[-1]:
+            break
+    header = twin.entries[-1][0]
+    for sector in range(-(-header.pos // 512) * 512, header.pos + header.size - 512, 512):
+        again = tmp_path / f"torn-{sector}"
+        shutil.copytree(folder, again)
+        path = again / "data" / f"{sector - sector % SEGMENT_BYTES:020}"
+        with path.open("r+b") as file:
+            file.seek(sector % SEGMENT_BYTES)
+            file.write(bytes(512))
+        ledger = open_ledger(again, boot=boot)
+        assert ledger.damage is None
+        assert_is(ledger, twin, twin.last_index - 1)
+
+
 def test_a_filler_without_an_entry_is_no_part_of_the_log(tmp_path: Path) -> None:
     """The next leader's entry may fit in front of it."""
     ledger, twin = made(tmp_path)

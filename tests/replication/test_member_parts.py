@@ -269,20 +269,23 @@ def test_nothing_of_a_damaged_log_is_cut_before_the_doubt_is_durable(tmp_path: P
     assert calls == [PossibleLoss.LOG, PossibleLoss.LOG, 19]
 
 
+@pytest.mark.parametrize("how", ["after_power_loss", "at_end"])
 @pytest.mark.parametrize("voters", [[1], [0, 1, 2]])
-def test_entries_that_a_loss_of_power_explains_may_have_been_acknowledged_all_the_same(
-    tmp_path: Path, voters: list[int]
+def test_entries_that_no_sound_one_proves_durable_may_have_been_acknowledged_all_the_same(
+    tmp_path: Path, voters: list[int], how: str
 ) -> None:
     """A sector of zeros is what a loss of power leaves, and what a disk shows that lost durable bytes. Only other
-    members can know. A lone member has no other copy, and nothing is wrong with its log if it was the loss of power."""
+    members can know. A lone member has no other copy, and nothing is wrong with its log if it was the loss of power.
+    The same goes for changed bytes in the last entry."""
     record = SimpleNamespace(identity=SimpleNamespace(member=1), membership_index=3)
-    damage = Damage(20, 4096, "magic", 22, after_power_loss=True)
+    damage = Damage(20, 4096, "magic", 22, **{how: True})
     vote = Mock(record=record)
     ledger = Mock(damage=damage, segment_bytes=4096, folder=tmp_path, memberships=(), last_index=19)
     _give_up_damaged(ledger, vote, Origin(MembershipEntry(3, Membership.of(voters)), asynchronous=False))
     assert vote.note_loss.called is (len(voters) > 1)
     ledger.truncate.assert_called_once_with(19)
-    assert ledger.findings.add.call_args.args[0] is FindingKind.CUT
+    damaged = how == "at_end" and len(voters) > 1
+    assert ledger.findings.add.call_args.args[0] is (FindingKind.DAMAGE if damaged else FindingKind.CUT)
 
 
 def test_a_start_uses_the_memberships_in_the_log(tmp_path: Path) -> None:

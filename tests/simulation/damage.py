@@ -151,14 +151,23 @@ def log(simulation: Simulation, node: Node, dice: Random) -> None:
     where = at + dice.randrange(size)
     begin, end = (where, where + 1) if dice.random() < 0.6 else (where - where % 512, where - where % 512 + 512)
     held = records_in(path.parent, segment_bytes, base + begin, base + end, ENTRY_HEADER_BYTES if group else 0)
+    how = dice.choice(("zeros", "noise", "misdirected"))
+    if group and how != "noise" and not _is_followed(path.parent, segment_bytes, base + end):
+        how = "noise"  # a member cannot tell zeros at its log's end from a write that was not synced: a known limit
     with path.open("r+b") as file:
         file.seek(begin)
         if end - begin == 1:
             file.write(bytes([data[begin] ^ (1 << dice.randrange(8))]))
         else:
-            file.write(_instead(dice.choice(("zeros", "noise", "misdirected")), data, begin, end - begin, dice))
+            file.write(_instead(how, data, begin, end - begin, dice))
     _note(simulation, node, f"bytes {begin} to {end} of {path}, in {target.message.key}")
     simulation.hit_log(node, hit_by(placed, base + begin, base + end), held)
+
+
+def _is_followed(folder: Path, segment_bytes: int, pos: int) -> bool:
+    """Whether the group's log in `folder` has a sound entry behind `pos`."""
+    with SegmentFiles(folder, segment_bytes) as files:
+        return resync(files, pos, entry_header_bytes=ENTRY_HEADER_BYTES) is not None
 
 
 def hit_by(placed: list[Sent], begin: int, end: int) -> list[Sent]:

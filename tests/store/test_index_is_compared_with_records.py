@@ -10,11 +10,12 @@ from random import Random
 
 import pytest
 from derived_lab import Sent, check_keys, index_file, patch, saved, send, started
-from engine_lab import records_of
+from engine_lab import kill, records_of
 
 from tallystick.store._kernel import index_chain_faults
 from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.findings import FindingKind
+from tallystick.store.formats.progress import ProgressMark
 from tallystick.store.formats.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexEntry, IndexHeader
 
 KINDS = [pytest.param(False, id="plain"), pytest.param(True, id="group")]
@@ -143,6 +144,29 @@ async def test_queues_stay_what_they_are_while_the_index_is_made_again(tmp_path:
         await made_again(store)
         assert [store.queues.max_offset(topic, 0) for topic in "ABC"] == [1, 1, 0]
         assert ("C", 0) not in store.queues.names()
+        check_keys(store, sent)
+
+
+@pytest.mark.parametrize("group", KINDS)
+@pytest.mark.parametrize("ends", ["kill", "stop"])
+async def test_no_mark_is_saved_while_the_index_is_made_again(tmp_path: Path, group: bool, ends: str) -> None:
+    """It would name the position of the index with the ends of queues that are ahead of it. A member with damaged
+    queues would reserve the offsets of records that it dispatches later."""
+    async with started(tmp_path, group) as store:
+        sent = await filled(store)
+        units = {queue: store.reads.units("A", queue, 0, 100) for queue in range(3)}
+        before = ProgressMark.load(tmp_path)
+        name = store._dispatch.index_files()[0][0]
+        assert store._dispatch.distrust_index(name) and store._dispatch.rebuilds_index
+        await store.upkeep.save(thorough=True)
+        assert before is not None and ProgressMark.load(tmp_path) == before
+        if ends == "kill":
+            await kill(store)
+    for path in (tmp_path / "consumequeue" / "A" / "0").iterdir():
+        path.unlink()
+    async with started(tmp_path, group) as store:
+        await made_again(store)
+        assert {queue: store.reads.units("A", queue, 0, 100) for queue in range(3)} == units
         check_keys(store, sent)
 
 

@@ -189,7 +189,8 @@ def test_a_member_that_dies_while_it_cuts_a_torn_tail(tmp_path: Path) -> None:
     at = header.pos % SEGMENT_BYTES
     path = whole / "data" / segment_name(header.pos - at)
     assert at + header.size + 100 < SEGMENT_BYTES
-    patch(path, at + 60, b"\xee" * (SEGMENT_BYTES - at - 60))
+    behind = at + header.size + 100  # what a loss of power left of writes behind the torn one
+    patch(path, at + 60, bytes(behind - at - 60) + b"\xee" * (SEGMENT_BYTES - behind))
 
     def copy(folder: Path) -> None:
         shutil.copytree(whole, folder)

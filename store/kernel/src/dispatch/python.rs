@@ -324,6 +324,12 @@ impl Dispatch {
         self.0.position.load(Ordering::Acquire)
     }
 
+    /// The position went back for the index, and has not caught up with the queues yet.
+    #[getter]
+    fn rebuilds_index(&self) -> bool {
+        self.position() < self.0.reached.load(Ordering::Acquire)
+    }
+
     #[getter]
     fn damaged(&self) -> u64 {
         self.0.damaged.load(Ordering::Relaxed)
