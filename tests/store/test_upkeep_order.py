@@ -97,7 +97,7 @@ def test_a_store_that_fails_at_its_end_is_not_closed_in_order(tmp_path: Path, st
     abort.mark_open(tmp_path, door)
     upkeep = Mock(_root=tmp_path, _door=door)
     upkeep._dispatch.position, upkeep._durability.readable_end = 5, 5
-    upkeep._progress.take_with_table.return_value = (SimpleNamespace(pos=5), b"")
+    upkeep._take.return_value = (SimpleNamespace(pos=5), b"")
     failing = upkeep
     for part in step.split("."):
         failing = getattr(failing, part)
