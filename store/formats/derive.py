@@ -18,6 +18,8 @@ from tallystick.store.formats.properties import DELAY, KEY_SEPARATOR, KEYS, TAGS
 from tallystick.store.formats.record import Record
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+IMPOSSIBLE_MS = 1 << 43
+"""A store time from the year 2248 on."""
 _UNKNOWN_LEVEL_DELAY_MS = 1000
 
 
@@ -49,8 +51,14 @@ def tags_code(record: Record, properties: Mapping[str, str], delays_ms: Sequence
 
 
 def index_keys(record: Record, properties: Mapping[str, str]) -> list[str]:
-    """The keys for which the index gets entries, in this order; a key can occur twice."""
+    """The keys for which the index gets entries, in this order; a key can occur twice.
+
+    A record with an impossible store time has none: damage changed its header, and an index file that began with it
+    would hide all later entries from a search by time.
+    """
     if record.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+        return []
+    if not 0 <= record.store_timestamp_ms < IMPOSSIBLE_MS:
         return []
     unique = properties.get(UNIQ_KEY)
     return ([unique] if unique else []) + [key for key in properties.get(KEYS, "").split(KEY_SEPARATOR) if key]

@@ -409,6 +409,20 @@ def test_a_record_whose_topic_was_damaged_is_in_no_queue(byte: int, store: Writt
     check(dispatch, store.records, lost=bad)
 
 
+@pytest.mark.parametrize("byte", [0x40, 0x80])
+def test_a_damaged_store_time_hides_no_other_message_from_a_search_by_time(byte: int, store: Written) -> None:
+    """It would be the begin of an index file, whose entries have times that count from there."""
+    store.append(30)
+    first = store.records[0]
+    store.patch(56, bytes([byte]))
+    _, dispatch = store.recover()
+    last = store.records[-1]
+    for record in store.records[1:]:
+        for key in index_keys(record, record.property_table()):
+            found, _, _ = dispatch.lookup(index_hash(record.topic, key), 1000, FIRST_MS, last.store_timestamp_ms + 1000)
+            assert record.pos in found and first.pos not in found
+
+
 def test_a_dropped_index_is_made_again_from_its_begin(store: Written) -> None:
     """RocketMQ indexes again only from where the log's walk starts; what the file had before is lost there."""
     store.append(60)

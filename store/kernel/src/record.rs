@@ -329,9 +329,11 @@ impl<'a> Record<'a> {
         matches!(self.sys_flag() & 0x0C, 0x00 | 0x08)
     }
 
-    /// Every record except a rolled-back one is found by key.
+    /// Every record is found by key, except a rolled-back one, and one with an impossible store time: damage changed its
+    /// header, which no CRC of a plain record covers. An index file that began with it would hide all later entries from
+    /// a search by time.
     pub fn is_indexed(&self) -> bool {
-        self.sys_flag() & 0x0C != 0x0C
+        self.sys_flag() & 0x0C != 0x0C && (0..IMPOSSIBLE_MS).contains(&self.store_timestamp())
     }
 }
 
@@ -423,6 +425,8 @@ impl Delays {
 }
 
 const LONGEST_FOLDER_NAME: usize = 255;
+/// The year 2248, in milliseconds.
+const IMPOSSIBLE_MS: i64 = 1 << 43;
 
 pub fn is_schedule_topic(topic: &[u8]) -> bool {
     topic == SCHEDULE_TOPIC
