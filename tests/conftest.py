@@ -1,10 +1,12 @@
 """Fixtures of all tests: golden data, golden stores unpacked, and the peer lab with real RocketMQ."""
 
 import os
+import shutil
 import signal
 import sys
 import tarfile
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,17 @@ settings.load_profile("untimed")
 # A script's `make test &` has its shell ignore SIGINT, and the processes that tests interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_MEMORY = Path("/dev/shm")
+_LEAST_FREE_BYTES = 4 << 30
+
+
+def pytest_configure() -> None:
+    """`tmp_path` is in memory, if there is room: stores sync their files thousands of times in a run. On a disk this
+    takes longer than all else. Tests of what only a disk does use `disk_path`. The runs in `e2e/` are on the disk."""
+    if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _LEAST_FREE_BYTES:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,6 +56,24 @@ def _turn(item: pytest.Item) -> int:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return scheduling.InTurn(config, log)
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A folder on the disk, that is in the folder for temporary files."""
+    with tempfile.TemporaryDirectory(prefix="tallystick-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another file system than `tmp_path`."""
+    for place in (Path(tempfile.gettempdir()), _MEMORY):
+        if place.is_dir() and place.stat().st_dev != tmp_path.stat().st_dev:
+            with tempfile.TemporaryDirectory(prefix="tallystick-", dir=place) as folder:
+                yield Path(folder)
+            return
+    pytest.skip("needs two file systems: the folder for temporary files and /dev/shm are on the one of the tests")
 
 
 @pytest.fixture(scope="session")

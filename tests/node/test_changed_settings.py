@@ -197,9 +197,9 @@ def segments(load: Load) -> list[str]:
 
 @pytest.mark.process
 @pytest.mark.parametrize("how", ["hour", "disk"])
-async def test_expired_segments_go_by_the_new_rules(tmp_path: Path, how: str) -> None:
+async def test_expired_segments_go_by_the_new_rules(disk_path: Path, how: str) -> None:
     other_hour = f"{(time.localtime().tm_hour + 5) % 24:02}"
-    load = await opened(tmp_path, deleteWhen=other_hour, diskMaxUsedSpaceRatio="95", deleteCommitLogFilesInterval="0")
+    load = await opened(disk_path, deleteWhen=other_hour, diskMaxUsedSpaceRatio="95", deleteCommitLogFilesInterval="0")
     try:
         for _ in range(3):
             for _ in range(30):

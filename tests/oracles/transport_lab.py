@@ -146,7 +146,8 @@ class Proxy:
     def cut(self) -> None:
         """Every connection is reset."""
         for writer in list(self._writers):
-            writer.transport.abort()
+            if not writer.is_closing():  # asyncio fails for one that is closed already
+                writer.transport.abort()
 
     def resume(self) -> None:
         """All lanes are read again."""

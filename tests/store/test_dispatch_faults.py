@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -461,14 +459,6 @@ def test_queues_on_another_file_system_are_synced_one_by_one(store: Store, other
     assert synced(door, dispatch) == expected
     door.crash(1, 0.0)
     assert opened(folder).recover_queues() == end
-
-
-@pytest.fixture
-def other_disk(tmp_path: Path) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        if Path(folder).stat().st_dev == tmp_path.stat().st_dev:
-            pytest.skip("the tests' folder is on the file system of /dev/shm")
-        yield Path(folder)
 
 
 def test_files_that_were_closed_to_make_room_are_synced(store: Store) -> None:

@@ -377,10 +377,10 @@ def resident(path: Path) -> list[bool]:
         return [bool(page & 1) for page in found]
 
 
-async def test_the_page_cache_is_left_as_it_was(tmp_path: Path) -> None:
-    await fill(tmp_path)
+async def test_the_page_cache_is_left_as_it_was(disk_path: Path) -> None:
+    await fill(disk_path)
     # A copy: pages that the store still maps do not leave the memory.
-    path = Path(shutil.copyfile(tmp_path / "commitlog" / segment_name(SEGMENT), tmp_path / "copy"))
+    path = Path(shutil.copyfile(disk_path / "commitlog" / segment_name(SEGMENT), disk_path / "copy"))
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
@@ -397,11 +397,11 @@ async def test_the_page_cache_is_left_as_it_was(tmp_path: Path) -> None:
     os.close(descriptor)
 
 
-async def test_the_pages_of_an_index_file_are_left_as_they_were(tmp_path: Path) -> None:
-    await fill(tmp_path, 300)
-    async with opened(tmp_path, 0) as store:
+async def test_the_pages_of_an_index_file_are_left_as_they_were(disk_path: Path) -> None:
+    await fill(disk_path, 300)
+    async with opened(disk_path, 0) as store:
         await by_hand(store)
-        path = index_file(tmp_path)  # a full one, which is not mapped until a search for a key
+        path = index_file(disk_path)  # a full one, which is not mapped until a search for a key
         descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

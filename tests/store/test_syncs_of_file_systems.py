@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +26,7 @@ async def filled(root: Path, door: Door) -> MessageStore:
     for number in range(TOPICS):
         put = await store.writes.put(message(b"%d" % number, topic=f"T{number}"))
         assert put.status is PutStatus.PUT_OK
+    store.dispatcher.finish()  # every queue has its file
     return store
 
 
@@ -163,11 +162,3 @@ def test_parts_of_a_tree_on_other_file_systems_are_synced_one_by_one(tmp_path: P
 
 def test_a_tree_that_is_not_there_is_passed_over(tmp_path: Path) -> None:
     assert syncs(Door(), tmp_path / "none") == (0, 0, 0)
-
-
-@pytest.fixture
-def other_disk(tmp_path: Path) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        if Path(folder).stat().st_dev == tmp_path.stat().st_dev:
-            pytest.skip("the tests' folder is on the file system of /dev/shm")
-        yield Path(folder)
