@@ -295,7 +295,7 @@ def _from_assignments(assignments: Iterable[str]) -> Layer:
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
     if name in ROCKETMQ_5_SETTINGS:
-        return "; RocketMQ 5 has it, this broker has not"
+        return "; RocketMQ 5 has this setting, tallystick does not"
     names = list(known)
     close = [other for other in names if other.endswith(f".{name}")]
     close = close or difflib.get_close_matches(name, names, n=1, cutoff=0.7)

@@ -231,7 +231,7 @@ def test_every_newer_setting_is_known_as_one() -> None:
 
 def test_a_setting_of_rocketmq_5_is_refused_by_that_name(tmp_path: Path) -> None:
     path = conf(tmp_path, {"brokerName": "a", "enableControllerMode": "true"})
-    with pytest.raises(ConfigurationError, match=r"unknown key 'enableControllerMode'; RocketMQ 5 has it, this broker"):
+    with pytest.raises(ConfigurationError, match=r"unknown key 'enableControllerMode'; RocketMQ 5 has this setting"):
         load(file=path)
     row = check_file(path)[1]
-    assert (row.effect, row.note) == (Effect.UNKNOWN, "RocketMQ 5 has it, this broker has not")
+    assert (row.effect, row.note) == (Effect.UNKNOWN, "RocketMQ 5 has this setting, tallystick does not")
