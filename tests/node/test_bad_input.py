@@ -123,8 +123,10 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TallyProcess]:
 
 @pytest.fixture
 def broker(process: TallyProcess) -> Iterator[str]:
-    """The broker's address; afterwards it must be as well as before."""
+    """The broker's address, with the topic that requests name; afterwards it must be as well as before."""
     address = process.places["broker"]
+    with Wire(address) as wire:  # a process of pytest-xdist may begin with any test of this file
+        assert wire.ask(send_request())["code"] == 0
     yield address
     assert process.process.poll() is None, process.log.read_text()[-4000:]
     with Wire(address) as wire:
