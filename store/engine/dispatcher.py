@@ -135,8 +135,9 @@ class Dispatcher:
         """Runs one step on this thread. Returns False after an error, which was logged."""
         if self.failure is not None:
             return False
+        before = self.dispatch.position
         try:
-            self._take(self.dispatch.run(self._target, size_bytes))
+            self._take(self.dispatch.run(self._target, size_bytes), before)
         except (OSError, DamageError) as error:
             self._failed(error)
             return False
@@ -154,9 +155,7 @@ class Dispatcher:
                 result = await self._loop.run_in_executor(
                     self._executor, self.dispatch.run, self._target, self._step_bytes
                 )
-                self._take(result)
-                if self.failure is None and self.behind_bytes and self.dispatch.position == before:
-                    raise OSError(errno.EIO, f"the log has no file with byte {before}, although it was written")
+                self._take(result, before)
         except (OSError, DamageError) as error:
             self._failed(error)
         finally:
@@ -172,10 +171,13 @@ class Dispatcher:
             self._armed.cancel()
         self._armed = self._loop.call_later(RETRY_MS / 1000, self._turn)
 
-    def _take(self, result: RunResult) -> None:
-        self._run_errors.clear()
+    def _take(self, result: RunResult, before: int) -> None:
+        """Takes what a step did that began at `before`. OSError: the step read nothing, although there is more."""
         if result.stopped is not None and self.behind_bytes:
             self._stop(f"{result.stopped} at byte {result.pos} of the log")
+        if self.failure is None and self.behind_bytes and self.dispatch.position == before:
+            raise OSError(errno.EIO, f"the log has no file with byte {before}, although it was written")
+        self._run_errors.clear()
         for pos, size, why in result.skipped:
             _logger.error("a damaged record of %d bytes at %d of the log is not served: %s", size, pos, why)
         if result.grew and self.on_arrival is not None:

@@ -168,6 +168,7 @@ async def test_a_slave_that_needs_deleted_segments_is_refused(tmp_path: Path) ->
 async def test_a_segment_that_cannot_be_read_closes_the_connection_and_no_more(tmp_path: Path) -> None:
     async with master(tmp_path) as broker:
         await fill(broker, 400)
+        broker.store.dispatcher.finish()  # dispatch reads the file as well
         first = broker.store.settings.commit_log_folder / f"{0:020}"
         aside = first.rename(tmp_path / "aside")
         slave = await Slave().connect(slaves_of(broker).port, 1)

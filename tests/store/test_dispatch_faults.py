@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from derived_twin import write_log
+from engine_lab import until
 
 from tallystick.store._kernel import DamageError, Dispatch, Door, key_hash, scan
+from tallystick.store.engine import dispatcher as dispatcher_module
+from tallystick.store.engine.dispatcher import Dispatcher
 from tallystick.store.formats.message import GetStatus
 from tallystick.store.formats.record import Record
 
@@ -494,3 +498,29 @@ def test_a_slot_of_the_index_never_names_an_entry_that_is_not_there(store: Store
     slots = [int.from_bytes(data[at : at + 4], "big") for at in range(40, 40 + 4 * 16, 4)]
     entries = [data[at : at + 20] for at in range(40 + 4 * 16, len(data), 20)]
     assert all(any(entries[slot]) for slot in slots if slot)
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 1 << 30], ids=["on a thread", "on the event loop"])
+async def test_a_segment_that_is_missing_is_reported_once_until_it_is_back(
+    store: Store, inline_bytes: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dispatcher_module, "INLINE_BYTES", inline_bytes)
+    monkeypatch.setattr(dispatcher_module, "RETRY_MS", 1)
+    folder, _, end = store
+    missing = folder / "commitlog" / f"{LOG_SEGMENT:020d}"
+    aside = missing.rename(folder / "aside")
+    with ThreadPoolExecutor(1) as executor:
+        dispatcher = Dispatcher(opened(folder), executor, executor)
+        dispatcher.advance(end)
+        await until(lambda: dispatcher.refusal is not None, "puts are refused")
+        assert dispatcher.refusal is not None
+        assert f"the log has no file with byte {LOG_SEGMENT}" in dispatcher.refusal
+        dispatcher.finish()  # it returns, although there is more
+        assert dispatcher.dispatch.position == LOG_SEGMENT
+        aside.rename(missing)
+        await until(lambda: not dispatcher.behind_bytes, "all records are dispatched")
+        assert dispatcher.refusal is None
+        await dispatcher.close()
+    assert [row[3] for row in dispatcher.dispatch.queues()] == [50, 50]
+    told = [record.levelname for record in caplog.records if "cannot be extended" in record.message]
+    assert told == ["ERROR", "WARNING"], "one line when it fails, one when it works again"

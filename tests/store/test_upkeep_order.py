@@ -138,5 +138,5 @@ async def test_the_end_of_the_log_is_no_reason_to_stop() -> None:
     dispatch.run.return_value = Mock(stopped="unwritten", pos=100, skipped=[], grew=[])
     with ThreadPoolExecutor(1) as executor:
         dispatcher = Dispatcher(dispatch, executor, executor)
-        dispatcher._take(dispatch.run())
+        dispatcher._take(dispatch.run(), 40)
     assert dispatcher.refusal is None
