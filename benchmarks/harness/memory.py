@@ -15,10 +15,18 @@ _LEAVE_FREE = 1536 << 20
 _BLOCK = 1 << 20
 
 
+# Brokers delete segments of a fuller disk before their time (from 75 % on), and the turn is void.
+_FULLEST_DISK = 0.65
+
+
 def free_bytes() -> int:
     """Memory that holds nothing at all."""
+    return _memory_bytes("MemFree")
+
+
+def _memory_bytes(name: str) -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemFree:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 0
 
@@ -29,24 +37,29 @@ class Filler:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "page-cache"
         self._bytes = 0
+        self._most_bytes = _memory_bytes("MemTotal")
 
     def fill(self) -> None:
-        """Reads the file, and makes it longer, until hardly any memory is free. OSError: the disk."""
+        """Reads the file, and makes it longer, until hardly any memory is free, or until the file is as large as the
+        memory: a system that reclaims clean pages early always has free memory. OSError: the disk."""
         block = bytes(_BLOCK)
         with self._path.open("r+b" if self._path.exists() else "w+b", buffering=0) as file:
             at = 0
-            while free_bytes() > _LEAVE_FREE and self._room():
+            while free_bytes() > _LEAVE_FREE:
                 if at < self._bytes:
                     os.pread(file.fileno(), _BLOCK, at)
-                else:
+                elif self._bytes < self._most_bytes and self._has_room():
                     os.pwrite(file.fileno(), block, at)
                     self._bytes += _BLOCK
+                else:
+                    break
                 at += _BLOCK
             os.fdatasync(file.fileno())
 
-    def _room(self) -> bool:
+    def _has_room(self) -> bool:
         disk = os.statvfs(self._path.parent)
-        return disk.f_bavail * disk.f_frsize > 20 << 30
+        used = disk.f_blocks - disk.f_bfree
+        return used < _FULLEST_DISK * (used + disk.f_bavail)
 
     def remove(self) -> None:
         """Gives the memory and the disk back."""
