@@ -66,6 +66,7 @@ async def test_a_start_builds_a_queue_again_with_its_extension(tmp_path: Path, w
     if killed:
         store = await MessageStore.open(extended(tmp_path), store_host=HOST)
         await fill(store)
+        store.dispatcher.finish()
         await store.threads.run_upkeep(store._dispatch.write_out)
         await kill(store)
         store._lock.release()
