@@ -20,12 +20,13 @@ record that does not claim its queue's next offset, until the records behind it 
 An offset is never assigned twice: `finish` compares the ends of the queues with the table, and with the ends that the
 files had before they were truncated at the mark.
 
-No cheap check finds a wrong unit in the middle of a file. A read, `check_range` or `tally store verify` finds it.
+No cheap check finds a wrong unit in the middle of a file. A read, `check_range` or `tally store verify` finds it. If
+such a unit takes the place of a record that is dispatched again, the queue is rebuilt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -134,6 +135,17 @@ class QueueRecovery:
     def add(self, queue: Queue, reason: str) -> None:
         """Adds a queue that has to be rebuilt."""
         self.broken.setdefault(queue, reason)
+
+    def add_refuted(self, strays: Iterable[Stray]) -> set[Queue]:
+        """Adds queues whose unit, at the place that a stray claims, leads to no record of that place: not the record is
+        wrong, but the unit. Returns these queues."""
+        refuted: set[Queue] = set()
+        for topic, queue, offset, _, _ in strays:
+            _, wrong, _ = self.dispatch.usable_units(topic, queue, offset, 1)
+            if wrong >= 0:
+                self.add((topic, queue), f"the unit of offset {wrong} leads to no record of this offset")
+                refuted.add((topic, queue))
+        return refuted
 
     def add_suspects(self) -> None:
         """Adds all suspects, whatever the checks say, and removes their files."""

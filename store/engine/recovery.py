@@ -56,7 +56,7 @@ from tallystick.store.formats.segment_files import SegmentFiles, has_data
 from tallystick.store.settings import StoreSettings
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Dispatch, Door
+    from tallystick.store._kernel import Dispatch, Door, Stray
 
 # One call of the kernel: about a tenth of a second without the GIL.
 _RUN_BYTES = 64 << 20
@@ -592,12 +592,25 @@ class _Recovery:
         end = self.found.end_pos if self.kept is None else self.found.committed_pos
         self._dispatch_between(self.dispatch.position, end)
         complete = self.kept is None and bool(self.log.starts)  # without a log there are no queues either
-        for topic, queue, offset, pos, size in self.queues.finish(complete=complete):
+        for topic, queue, offset, pos, size in self._settle(complete=complete):
             name = topic.decode(errors="backslashreplace")
             reason = f"the record claims offset {offset} of ConsumeQueue {name}/{queue}, and cannot be placed there"
             self._report_log(FindingKind.DAMAGE, pos, reason, size)
         if self.rebuilt_index:
             self._report(FindingKind.REBUILT, self.root / "index", self.rebuilt_index)
+
+    def _settle(self, *, complete: bool) -> list[Stray]:
+        """Places the last records; returns those without a place. A queue whose wrong unit takes a record's place is
+        built again."""
+        strays, reached = self.queues.finish(complete=complete), self.dispatch.position
+        refuted = self.queues.add_refuted(strays)
+        if not refuted:
+            return strays
+        self.queues.begin()
+        self.queues.rebuild(self._dispatch_between, self.log.first, reached)
+        self.dispatch.start(reached)
+        rest = [stray for stray in strays if stray[:2] not in refuted]
+        return rest + self.queues.finish(complete=complete)
 
     def _count(self, records: int, store_timestamp_ms: int) -> None:
         self.found.records += records

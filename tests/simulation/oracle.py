@@ -69,7 +69,8 @@ class Sent:
     repeats: bool = False
     """It may be there more than once: delayed messages are, after a crash."""
     excused: bool = False
-    """Power went while it was in progress, and nothing but memory had it: a yes that was on its way says little."""
+    """Power went while it was in progress, and nothing but memory had it, or damage hit its record: a yes that was on
+    its way says little."""
     hidden: bool = False
     """Half of an uncommitted transaction."""
     due: float = 0.0
@@ -285,6 +286,8 @@ class Oracle:
     def damage_copies(self, broker: str, records: list[Record]) -> None:
         """These records were hit, and were sound before.
 
+        The broker may have stored a record and died, with the yes on its way. Damage at the end of the log takes it.
+
         A delayed message and one of a transaction are stored twice: first in a topic of the broker's, and later as the
         copy that consumers read. A producer is told the place of the first one alone. A plain store has one copy of
         each record, so damage in the second one takes the message, although nothing happened to the place that its
@@ -293,6 +296,8 @@ class Oracle:
         for record in records:
             key = properties.decode(record.properties).get(properties.UNIQ_KEY, "")
             item = self.sent.get(key)
+            if item is not None and item.fate is Fate.PENDING:
+                item.excused = True
             if item is None or not item.anywhere or item.queue != (broker, record.topic, record.queue_id):
                 continue
             item.copy_at = record.queue_offset

@@ -180,6 +180,21 @@ def test_a_wrong_queue_id_changes_no_other_queue(tmp_path: Path, queue: int, tab
 
 
 @ALL_TABLES
+@pytest.mark.parametrize("each", [1, 10], ids=["a queue of one", "a queue of ten"])
+def test_a_wrong_last_unit_makes_no_sound_record_a_damaged_one(tmp_path: Path, each: int, table_at: int | None) -> None:
+    """The queue seems to end earlier in the log, so its records are dispatched again and meet their own units."""
+    places = [("T", 1, i) for i in range(20 - each)] + row_of(each)
+    lab = Lab(tmp_path, places, table_at=table_at)
+    with (tmp_path / "consumequeue" / "T" / "0" / f"{0:020}").open("r+b") as file:
+        file.seek((each - 1) * 20)
+        file.write(lab.records[3].pos.to_bytes(8, "big"))
+    found, queues = lab.recover()
+    assert offsets_of(lab, queues[T0]) == list(range(each))
+    assert offsets_of(lab, queues[b"T", 1]) == list(range(20 - each))
+    assert not [finding for finding in found.findings if finding.kind is FindingKind.DAMAGE], "no record is damaged"
+
+
+@ALL_TABLES
 def test_a_wrong_topic_leaves_a_placeholder(tmp_path: Path, table_at: int | None) -> None:
     lab = Lab(tmp_path, row_of(20), table_at=table_at)
     lab.claim_topic(9, b"\xd4")
