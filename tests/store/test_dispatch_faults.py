@@ -500,6 +500,28 @@ def test_a_slot_of_the_index_never_names_an_entry_that_is_not_there(store: Store
     assert all(any(entries[slot]) for slot in slots if slot)
 
 
+@pytest.mark.parametrize("zeros", [200, 3 * LOG_SEGMENT // 2], ids=["of a segment", "over a border"])
+def test_an_index_is_rebuilt_over_zeros_at_the_begin_of_a_segment(store: Store, zeros: int) -> None:
+    folder, placed, end = store
+    dispatch = opened(folder)
+    dispatch.run(end, 1 << 40)
+    dispatch.write_out()
+    for start in range(LOG_SEGMENT, LOG_SEGMENT + zeros, LOG_SEGMENT):
+        with (folder / "commitlog" / f"{start:020d}").open("r+b") as file:
+            file.write(bytes(min(LOG_SEGMENT, LOG_SEGMENT + zeros - start)))
+    (name, *_), *_ = dispatch.index_files()
+    assert dispatch.distrust_index(name)
+    skipped = []
+    for _ in range(100):  # at most one damaged range is passed over in each step
+        skipped += dispatch.run(end, 1 << 40).skipped
+    assert dispatch.position == end and skipped
+    for pos, record in placed:
+        is_hit = pos + record.size > LOG_SEGMENT and pos < LOG_SEGMENT + zeros
+        found = dispatch.lookup(key_hash(f"T#{record.property_table()['UNIQ_KEY']}".encode()), 9, 0, 2**62)[0]
+        assert is_hit or found == [pos]
+    assert [row[3] for row in dispatch.queues()] == [50, 50]
+
+
 @pytest.mark.parametrize("inline_bytes", [0, 1 << 30], ids=["on a thread", "on the event loop"])
 async def test_a_segment_that_is_missing_is_reported_once_until_it_is_back(
     store: Store, inline_bytes: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -208,9 +208,10 @@ impl Core {
             held.hand_over();
         }
         run.stopped = end.stopped;
-        if let Some(bad) = run.stopped {
+        // Zeros at the begin of a segment are no reason: the log may end there. What was passed before is damage.
+        if end.stopped.is_some() || end.pos < upto && end.pos - from < max_bytes {
             if let Some(next) = self.end_of_known_damage(end.pos)? {
-                run.skip(end.pos, next - end.pos, bad);
+                run.skip(end.pos, next - end.pos, end.stopped.unwrap_or(Bad::Unwritten));
                 self.position.store(next, Ordering::Release);
                 run.stopped = None;
             }
