@@ -16,7 +16,9 @@ Source: CommitLogDispatcherCalcBitMap and ExpressionMessageFilter of RocketMQ 4.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from tallystick.store._kernel import BitTest
 
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from tallystick.store.engine.message_store import MessageStore
 
 _logger = logging.getLogger("tallystick.broker.filters")
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 
 class BitMaps:
@@ -51,18 +56,22 @@ class BitMaps:
         if self._open:
             self._open = False
             self._filters.on_change = lambda added: None
-            self._store.queues.set_filters([], self.calculate, self.require)
+            self._set([])
 
     def _changed(self, added: FilterData | None) -> None:
         self._register([] if added is None else [added])
 
     def _register(self, added: list[FilterData]) -> None:
         topics = [topic.encode(errors="surrogatepass") for topic in self._filters.topics()]
-        position = self._store.queues.set_filters(topics, self.calculate, self.require)
+        position = self._set(topics)
         for data in added:
             data.valid_from = position
             test = BitTest(data.bloom_positions, self._filters.bloom.bits // 8, position)
             data.filter = data.filter._replace(bits=test)
+
+    def _set(self, topics: list[bytes]) -> int:
+        # The collector does not see what the kernel holds: the store would never be freed.
+        return self._store.queues.set_filters(topics, _weak(self.calculate), _weak(self.require))
 
     def calculate(self, records: list[tuple[bytes, bytes]]) -> list[bytes]:
         """The bit map of each (topic, stored properties); b"" if no group has a filter for the topic.
@@ -87,6 +96,19 @@ class BitMaps:
             valid = [data for data in filters if 0 <= data.valid_from <= pos]
             maps.append(_bits(valid, stored).to_bytes(size_bytes, "little"))
         return maps
+
+
+def _weak(method: Callable[[A], R]) -> Callable[[A], R]:
+    """Calls the method, and does not keep its object alive."""
+    reference = weakref.WeakMethod(method)
+
+    def call(argument: A) -> R:
+        found = reference()
+        if found is None:
+            raise RuntimeError("the broker of this store is gone")
+        return found(argument)
+
+    return call
 
 
 def _bits(filters: list[FilterData], stored: bytes) -> int:
