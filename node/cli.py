@@ -12,8 +12,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tallystick.node.backup.errors import BackupError, DamagedBackupError
 from tallystick.node.broker.group.queue_ends import QueueEndsError
-from tallystick.node.commands import config, group, messages, store, topics
+from tallystick.node.commands import backup, config, group, messages, store, topics
 from tallystick.node.commands.terminal import InputError, error_text
 from tallystick.node.core.client import RequestRefusedError
 from tallystick.node.core.configuration import ConfigurationError, Flag, Settings, load
@@ -29,6 +30,7 @@ from tallystick.store._kernel import DamageError
 from tallystick.store.command_line import CommandParser
 from tallystick.store.engine.lock import StoreLockedError
 from tallystick.store.engine.recovery import RecoveryError
+from tallystick.store.engine.restoring import IncompleteStoreError
 from tallystick.store.engine.segments import SegmentError
 from tallystick.store.fastjson import FastjsonError
 from tallystick.store.formats.properties import PropertyError
@@ -44,7 +46,9 @@ _CAUSED = (
     ConfigurationError,
     SettingsError,
     RemotingError,
+    BackupError,
     StoreLockedError,
+    IncompleteStoreError,
     RecoveryError,
     RepairError,
     VerifyError,
@@ -94,7 +98,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         raise  # standard output was closed; a lost connection is a RemotingError
     except _CAUSED as error:
         print(f"tally: {error_text(error)}", file=sys.stderr)
-        return 1 if isinstance(error, RequestRefusedError) else 2
+        return 1 if isinstance(error, RequestRefusedError | DamagedBackupError) else 2
     return code
 
 
@@ -130,7 +134,7 @@ def _parser() -> CommandParser:
     _process_options(nameserver)
     nameserver.set_defaults(call=_nameserver)
 
-    for module in (topics, messages, store, group, config):
+    for module in (topics, messages, store, backup, group, config):
         module.add_parsers(commands)
     return parser
 

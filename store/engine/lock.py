@@ -23,6 +23,7 @@ import struct
 from pathlib import Path
 
 from tallystick.store._kernel import Door
+from tallystick.store.engine.restoring import check_complete
 
 FILE_NAME = "lock"
 _TEXT = b"lock"
@@ -60,8 +61,11 @@ class StoreLock:
         _held.add(self._file)
 
     @classmethod
-    def acquire(cls, root: Path, door: Door) -> StoreLock:
-        """Locks the store in the folder `root`, without waiting. Raises StoreLockedError if it is locked; OSError."""
+    def acquire(cls, root: Path, door: Door, *, restoring: bool = False) -> StoreLock:
+        """Locks the store in the folder `root`, without waiting. Raises StoreLockedError if it is locked;
+        IncompleteStoreError if a restore of it did not finish, unless the caller is the restore; OSError."""
+        if not restoring:
+            check_complete(root)
         path = root / FILE_NAME
         if path.exists() and _identity(path.stat()) in _held:
             raise StoreLockedError(root, os.getpid())

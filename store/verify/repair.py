@@ -71,12 +71,19 @@ class StoreRepair:
     @classmethod
     @contextmanager
     def opened(
-        cls, root: Path, overrides: Mapping[str, str] | None = None, *, dry_run: bool = False, door: Door | None = None
+        cls,
+        root: Path,
+        overrides: Mapping[str, str] | None = None,
+        *,
+        dry_run: bool = False,
+        restoring: bool = False,
+        door: Door | None = None,
     ) -> Iterator[StoreRepair]:
         """Holds the lock of the store meanwhile; with `dry_run` it only checks that the store is not locked.
 
-        `overrides`: settings that the files do not contain, as text. Raises VerifyError if there is no store,
-        StoreLockedError if a broker has it open; SettingsError, OSError.
+        `overrides`: settings that the files do not contain, as text. `restoring`: the caller restores the store. Raises
+        VerifyError if there is no store, StoreLockedError if a broker has it open; IncompleteStoreError if a restore of
+        it did not finish; SettingsError, OSError.
         """
         repair = cls(root, overrides or {}, door)
         repair._check_is_store()
@@ -84,7 +91,7 @@ class StoreRepair:
             check_unlocked(root)
             yield repair
             return
-        lock = StoreLock.acquire(root, repair._door)
+        lock = StoreLock.acquire(root, repair._door, restoring=restoring)
         try:
             yield repair
         finally:

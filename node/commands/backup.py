@@ -1,0 +1,389 @@
+"""`tally backup create|list|verify|delete|restore|new-key`: backups of stores in a folder or an S3-compatible store.
+
+Exit codes: 0 done; 1 damage was found: in the store that was backed up, in the backup, or in the restored store; 2 it
+was not possible or did not finish. After 2 the command can be run again, a restore in an empty folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import logging
+import os
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tallystick.node.backup.errors import BackupError
+from tallystick.node.backup.manifest import LATEST, Manifest, SourceName, load, parse_address, resolve
+from tallystick.node.backup.places import Place, open_place
+from tallystick.node.backup.seals import load_seal, new_key
+from tallystick.node.commands.terminal import InputError, StageLines, bad, good, number, table
+from tallystick.node.core.admin_token import read_token
+
+_TIMEOUT_S = 30.0
+_RATE = re.compile(r"(\d+)([kKmMgG]?)i?[bB]?")
+_UNITS = {"": 0, "k": 10, "m": 20, "g": 30}
+
+_EPILOG = """\
+exit codes: 0 done; 1 damage was found; 2 not possible or not finished.
+An S3 store: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL and
+AWS_REGION from the environment, or from the file of --s3-settings."""
+
+
+def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `backup` and its sub-commands."""
+    backup = commands.add_parser("backup", help="back up stores, list and check backups, restore them")
+    kinds = backup.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_create(kinds)
+    _add_catalog(kinds)
+    _add_restore(kinds)
+    key = kinds.add_parser("new-key", help="create a key file for encrypted backups")
+    key.add_argument("file", type=Path, metavar="FILE", help="the new file; keep a copy of it elsewhere")
+    key.set_defaults(call=_new_key)
+
+
+def _command(kinds: Any, name: str, help_text: str, call: Callable[[argparse.Namespace], int]) -> Any:
+    parser = kinds.add_parser(
+        name, help=help_text, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--s3-settings", type=Path, metavar="FILE", help="file with NAME=VALUE lines: endpoint and credentials of S3"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.set_defaults(call=call)
+    return parser
+
+
+def _add_key(parser: Any) -> None:
+    parser.add_argument(
+        "--key-file",
+        type=Path,
+        default=os.environ.get("TALLY_BACKUP_KEY_FILE") or None,
+        metavar="FILE",
+        help="key of encrypted backups ($TALLY_BACKUP_KEY_FILE)",
+    )
+
+
+def _add_create(kinds: Any) -> None:
+    create = _command(kinds, "create", "back up the store of a broker, which may run", _create)
+    create.add_argument("store", type=Path, metavar="STORE", help="the store's folder")
+    create.add_argument("place", metavar="PLACE", help="a folder, or s3://bucket/prefix")
+    create.add_argument("--name", metavar="CLUSTER/BROKER", help="name of a store without a group")
+    create.add_argument(
+        "--http", metavar="HOST:PORT", help="HTTP port of the running broker, which says what is committed"
+    )
+    create.add_argument("--token-file", type=Path, metavar="FILE", help="file with a token for the HTTP port")
+    create.add_argument(
+        "--bytes-per-second", type=_rate, default=0, metavar="RATE", help="read no faster, such as 50M (no limit)"
+    )
+    _add_key(create)
+
+
+def _add_catalog(kinds: Any) -> None:
+    listing = _command(kinds, "list", "list the backups in a place", _list)
+    listing.add_argument("place", metavar="PLACE", help="a folder, or s3://bucket/prefix")
+    listing.add_argument("--name", metavar="CLUSTER/BROKER", help="of this broker only")
+
+    verify = _command(kinds, "verify", "read all objects of a backup and check them", _verify)
+    verify.add_argument("backup", metavar="BACKUP", help="PLACE/CLUSTER/BROKER/ID, or .../latest")
+    _add_key(verify)
+
+    delete = _command(kinds, "delete", "delete backups, and the objects that no other backup uses", _delete)
+    delete.add_argument("backup", nargs="+", metavar="BACKUP", help="PLACE/CLUSTER/BROKER/ID")
+    delete.add_argument(
+        "--force", action="store_true", help="although a backup of this broker was killed; none may run"
+    )
+
+
+def _add_restore(kinds: Any) -> None:
+    restore = _command(kinds, "restore", "restore a backup into an empty folder", _restore)
+    restore.add_argument("backup", metavar="BACKUP", help="PLACE/CLUSTER/BROKER/ID, or .../latest")
+    restore.add_argument("folder", type=Path, metavar="FOLDER", help="the new store's folder, which must be empty")
+    restore.add_argument(
+        "--until-offset", type=number(1, 1 << 62), metavar="POS", help="the log up to this byte, to the end of a record"
+    )
+    restore.add_argument(
+        "--until-time",
+        type=_time,
+        metavar="TIME",
+        help="the log up to this time: 2026-11-25T10:00:00Z, or ms since 1970",
+    )
+    restore.add_argument("--topic", help="only the messages of this topic, as the store of a broker without a group")
+    restore.add_argument("--cluster", metavar="NAME", help="cluster of the new group (as in the backup)")
+    restore.add_argument("--group", metavar="NAME", help="name of the new group (as in the backup)")
+    restore.add_argument("--member", metavar="ID", help="id of its first member, such as n0 (as in the backup)")
+    _add_key(restore)
+
+
+def _rate(text: str) -> int:
+    match = _RATE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"must be a number of bytes, such as 1048576 or 50M, not {text!r}")
+    return int(match[1]) << _UNITS[match[2].lower()]
+
+
+def _time(text: str) -> int:
+    if text.isdecimal():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a time such as 2026-11-25T10:00:00Z, not {text!r}") from None
+    if found.tzinfo is None:
+        raise argparse.ArgumentTypeError(f"{text!r} has no time zone: append Z for UTC, or +01:00")
+    return int(found.timestamp() * 1000)
+
+
+# -- create ------------------------------------------------------------------------------------------------------------
+
+
+def _create(args: argparse.Namespace) -> int:
+    from tallystick.node.backup.create import BackupRun
+    from tallystick.node.backup.pieces import Throttle
+    from tallystick.node.backup.source import SourceStore
+
+    name = None if args.name is None else SourceName.parse(args.name)
+    if args.http is not None and name is None:
+        name = _name_at(args)
+    source = SourceStore(args.store, name)
+    stages = StageLines()
+    run = BackupRun(
+        source,
+        open_place(args.place, args.s3_settings),
+        load_seal(args.key_file),
+        throttle=Throttle(args.bytes_per_second),
+        committed=None if args.http is None else lambda: _committed_at(args),
+        progress=stages.progress,
+    )
+    try:
+        outcome = run.run()
+    finally:
+        stages.clear()
+    manifest = outcome.manifest
+    if args.json:
+        more = {"newBytes": outcome.new_bytes, "sharedBytes": outcome.shared_bytes, "notes": outcome.notes}
+        print(json.dumps(_row(args.place, manifest) | more))
+    else:
+        for note in outcome.notes:
+            print(f"note    {note}")
+        for pos, size, reason in manifest.damage[:20]:
+            print(f"{bad('damage')}  byte {pos} of the log, {size} bytes: {reason}")
+        print(
+            f"{outcome.new_bytes} bytes stored, {outcome.shared_bytes} bytes shared with {manifest.previous or 'none'}"
+        )
+        print(f"{good('backup')}  {_address(args.place, manifest)}")
+    return 1 if manifest.damage else 0
+
+
+def _asked(args: argparse.Namespace, path: str) -> dict[str, Any]:
+    host, _, port = args.http.removeprefix("http://").rstrip("/").rpartition(":")
+    if not host or not port.isdecimal():
+        raise InputError(f"--http {args.http}: must be host:port")
+    headers = {} if args.token_file is None else {"Authorization": f"Bearer {read_token(args.token_file)}"}
+    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        found = json.loads(answer.read())
+        if answer.status != 200 or not isinstance(found, dict):
+            raise BackupError(f"{args.http}{path}: {answer.status} {str(found)[:200]}")
+        return found
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise BackupError(f"{args.http}: no broker's HTTP port answers there: {error}") from error
+    finally:
+        connection.close()
+
+
+def _name_at(args: argparse.Namespace) -> SourceName:
+    node = _asked(args, "/node")
+    if not node.get("cluster") or not node.get("group"):
+        raise BackupError(f"{args.http}: the process there is not a broker, or has not started")
+    return SourceName(str(node["cluster"]), str(node["group"]))
+
+
+def _committed_at(args: argparse.Namespace) -> int:
+    try:
+        return int(_asked(args, "/store")["committed"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise BackupError(f"{args.http}: the answer to GET /store has no committed position") from error
+
+
+# -- list, verify, delete ----------------------------------------------------------------------------------------------
+
+
+def _list(args: argparse.Namespace) -> int:
+    from tallystick.node.backup.catalog import listed
+
+    place = open_place(args.place, args.s3_settings)
+    found = listed(place, None if args.name is None else SourceName.parse(args.name))
+    rows = [(each, None if each.manifest is None else _row(args.place, each.manifest)) for each in found]
+    if args.json:
+        faulty = [{"address": _joined(args.place, each.source, each.id), "fault": each.fault} for each, _ in rows]
+        print(json.dumps([row or fault for (_, row), fault in zip(rows, faulty, strict=True)]))
+    elif not found:
+        print(f"no backups in {args.place}")
+    else:
+        heads = ("backup", "created", "log", "bytes", "new", "key")
+        print(table([_cells(args.place, each.source, each.id, row) for each, row in rows], heads))
+        for each in found:
+            if each.fault:
+                print(f"{bad('damage')}  {each.fault}")
+    return 1 if any(each.fault for each in found) else 0
+
+
+def _cells(place: str, source: SourceName, backup_id: str, row: dict[str, Any] | None) -> tuple[str, ...]:
+    if row is None:
+        return (_joined(place, source, backup_id), "?", "?", "?", "?", "?")
+    log = f"{row['begin']}..{row['committed']}"
+    return (row["address"], row["created"], log, str(row["bytes"]), str(row["newBytes"]), row["key"] or "-")
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from tallystick.node.backup.catalog import verify
+
+    place, manifest = _opened(args)
+    seal = load_seal(args.key_file)
+    if args.key_file is not None:
+        load(place, manifest.source, manifest.id, seal)
+    stages = StageLines()
+    try:
+        faults = verify(place, manifest, seal, stages.progress)
+    finally:
+        stages.clear()
+    objects, size = len(manifest.objects), sum(each.bytes for each in manifest.objects)
+    if args.json:
+        print(json.dumps({"sound": not faults, "objects": objects, "bytes": size, "faults": faults}))
+    else:
+        for fault in faults:
+            print(f"{bad('damage')}  {fault}")
+        print(f"{objects} objects, {size} bytes")
+        if manifest.key_id != seal.key_id:
+            print("the contents were not decrypted: name the key with --key-file to check them")
+        print(good("sound") if not faults else bad(f"{len(faults)} damaged"))
+    return 1 if faults else 0
+
+
+def _opened(args: argparse.Namespace) -> tuple[Place, Manifest]:
+    text, source, backup_id = parse_address(args.backup)
+    place = open_place(text, args.s3_settings)
+    return place, load(place, source, resolve(place, source, backup_id))
+
+
+def _delete(args: argparse.Namespace) -> int:
+    from tallystick.node.backup.catalog import delete
+
+    addresses = [parse_address(text) for text in args.backup]
+    if any(backup_id == LATEST for _, _, backup_id in addresses):
+        raise InputError("name the backups to delete by their ids, not as `latest`")
+    by_source: dict[tuple[str, SourceName], list[str]] = {}
+    for text, source, backup_id in addresses:
+        by_source.setdefault((text, source), []).append(backup_id)
+    waits = False
+    for (text, source), ids in by_source.items():
+        done = delete(open_place(text, args.s3_settings), source, ids, force=args.force)
+        waits = waits or bool(done.waits)
+        if args.json:
+            answer = {"source": str(source), "backups": done.backups, "objects": done.objects, "bytes": done.bytes}
+            print(json.dumps(answer | {"waits": done.waits}))
+        else:
+            print(f"deleted {len(done.backups)} backups of {source}, {done.objects} objects, {done.bytes} bytes")
+            if done.waits:
+                print(bad(done.waits))
+    return 2 if waits else 0
+
+
+# -- restore -----------------------------------------------------------------------------------------------------------
+
+
+def _restore(args: argparse.Namespace) -> int:
+    from tallystick.node.backup.one_topic import TopicRestore
+    from tallystick.node.backup.restore import Point, Restore
+
+    logging.getLogger("tallystick").addHandler(logging.NullHandler())  # what is done is printed below
+    seal = load_seal(args.key_file)
+    text, source, backup_id = parse_address(args.backup)
+    place = open_place(text, args.s3_settings)
+    manifest = load(place, source, resolve(place, source, backup_id), seal)
+    point = Point(args.until_offset, args.until_time)
+    _check_identity(args, manifest)
+    stages = StageLines()
+    try:
+        if args.topic is not None:
+            result = TopicRestore(
+                manifest, place, seal, args.folder, args.topic, point=point, progress=stages.progress
+            ).run()
+        else:
+            identity = _identity(args, manifest)
+            result = Restore(
+                manifest, place, seal, args.folder, point=point, identity=identity, progress=stages.progress
+            ).run()
+    finally:
+        stages.clear()
+    if args.json:
+        answer = {"folder": str(args.folder), "begin": result.begin, "end": result.end, "messages": result.messages}
+        print(json.dumps(answer | {"sound": not result.damaged, "notes": result.notes}))
+    else:
+        for note in result.notes:
+            print(f"note    {note}")
+        print(f"{result.messages} records, the log from {result.begin} to {result.end}")
+        print(good(f"restored {args.folder}") if not result.damaged else bad(f"{result.damaged} damaged"))
+    return 1 if result.damaged else 0
+
+
+def _check_identity(args: argparse.Namespace, manifest: Manifest) -> None:
+    given = [name for name in ("cluster", "group", "member") if getattr(args, name) is not None]
+    if given and (manifest.group is None or args.topic is not None):
+        raise InputError(f"--{given[0]} is for the backup of a member of a group, restored as a whole")
+
+
+def _identity(args: argparse.Namespace, manifest: Manifest) -> Any:
+    from tallystick.node.broker.group.membership import member_number
+    from tallystick.replication.ledger.vote import Identity
+
+    facts = manifest.group
+    if facts is None:
+        return None
+    member = facts.member if args.member is None else member_number("--member", args.member)
+    return Identity(args.cluster or manifest.cluster, args.group or facts.group, member)
+
+
+def _new_key(args: argparse.Namespace) -> int:
+    new_key(args.file)
+    print(f"{args.file}: keep a copy of it elsewhere; without it, encrypted backups are lost")
+    return 0
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def _joined(place: str, source: SourceName, backup_id: str) -> str:
+    return f"{place.rstrip('/')}/{source.folder}/{backup_id}"
+
+
+def _address(place: str, manifest: Manifest) -> str:
+    return _joined(place, manifest.source, manifest.id)
+
+
+def _row(place: str, manifest: Manifest) -> dict[str, Any]:
+    created = datetime.fromtimestamp(manifest.created_ms / 1000, UTC)
+    return {
+        "address": _address(place, manifest),
+        "id": manifest.id,
+        "cluster": manifest.cluster,
+        "broker": manifest.broker,
+        "member": None if manifest.group is None else manifest.group.member,
+        "created": f"{created:%Y-%m-%dT%H:%M:%SZ}",
+        "begin": manifest.begin,
+        "committed": manifest.committed,
+        "lastStoreTimestamp": manifest.last_store_ms,
+        "bytes": sum(each.bytes for each in manifest.objects),
+        "newBytes": manifest.new_bytes,
+        "objects": len(manifest.objects),
+        "previous": manifest.previous,
+        "damaged": len(manifest.damage),
+        "key": manifest.key_id,
+    }
