@@ -124,6 +124,7 @@ class BackupRun:
             begin=begin,
             committed=end,
             last_store_ms=self._last_store_ms(begin, end),
+            sizes=source.sizes,
             log=self._pieces,
             tables=tables,
             group=group,

@@ -113,7 +113,8 @@ class GroupFacts:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """One backup. `begin`, `committed`: the part [begin, committed) of the log; `damage`: (position, bytes, reason) of
-    damaged records in it; `previous`: the backup that it shares objects with."""
+    damaged records in it; `previous`: the backup that it shares objects with; `sizes`: settings with
+    which the files of the store were created, as text."""
 
     id: str
     cluster: str
@@ -123,6 +124,7 @@ class Manifest:
     begin: int
     committed: int
     last_store_ms: int
+    sizes: dict[str, str]
     log: list[LogPiece]
     tables: list[Table]
     group: GroupFacts | None = None

@@ -24,7 +24,7 @@ from tallystick.node.backup.manifest import LogPiece, Manifest
 from tallystick.node.backup.objects import Objects
 from tallystick.node.backup.places import Place
 from tallystick.node.backup.positions import Raw, raw_at, topic_of
-from tallystick.node.backup.restore import Point, Restored, make_folder, prepare_folder
+from tallystick.node.backup.restore import Point, Restored, prepare_folder
 from tallystick.node.backup.seals import Seal
 from tallystick.node.backup.source import METADATA
 from tallystick.replication.metadata import snapshot
@@ -53,7 +53,7 @@ class NewLog:
         self._waiting: list[bytes] = []
         self._written = 0
         self.end = 0
-        make_folder(folder, door)
+        door.mkdir(folder)
 
     def append(self, record: bytes) -> None:
         """Adds a record, with its new position in it."""
@@ -197,11 +197,10 @@ class TopicRestore:
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def _derive(self, pictures: dict[str, Any]) -> None:
-        overrides = {"mappedFileSizeCommitLog": str(self._manifest.segment_bytes)}
-        make_folder(self._root / "config", self._door)
+        self._door.mkdir(self._root / "config")
         for name, picture in self._tables(pictures).items():
             replace_file(self._door, self._root / "config" / name, tables.encode(picture))
-        with StoreRepair.opened(self._root, overrides, restoring=True, door=self._door) as repair:
+        with StoreRepair.opened(self._root, self._manifest.sizes, restoring=True, door=self._door) as repair:
             repair.run(repair.look(self._progress), progress=self._progress)
             after = repair.look(self._progress)
             offsets = self._tables(pictures)[restored_tables.OFFSETS]

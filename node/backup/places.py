@@ -79,21 +79,11 @@ class FolderPlace:
         """See `Place`."""
         path = self._root / name
         try:
-            self._make(path.parent)
+            self._door.mkdir(path.parent)
             replace_file(self._door, path, data)
         except OSError as error:
             path.with_name(path.name + ".tmp").unlink(missing_ok=True)  # it may fill the disk
             raise PlaceError(f"{self.text}: cannot store {name}: {error}") from error
-
-    def _make(self, folder: Path) -> None:
-        """Creates a folder, durably."""
-        missing = []
-        while not folder.is_dir():
-            missing.append(folder)
-            folder = folder.parent
-        for each in reversed(missing):
-            self._door.mkdir(each)
-            self._door.sync_dir(each.parent)
 
     def remove(self, name: str) -> None:
         """See `Place`."""

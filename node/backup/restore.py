@@ -29,7 +29,8 @@ from tallystick.node.backup.source import METADATA
 from tallystick.replication.ledger.mark import EntryPoint, LedgerMark
 from tallystick.replication.ledger.vote import Identity
 from tallystick.replication.member.origin import Origin
-from tallystick.replication.member.sole_voter import RESTORED, OfflineMember
+from tallystick.replication.member.recovered import RESTORED
+from tallystick.replication.member.sole_voter import OfflineMember
 from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.replication.metadata import snapshot
 from tallystick.replication.metadata.tables import ReplicatedTables
@@ -147,7 +148,7 @@ class Restore:
 
     def _write_log(self, pieces: list[LogPiece]) -> None:
         folder, size, begin = self._log_folder, self.manifest.segment_bytes, self.manifest.begin
-        make_folder(folder, self._door)
+        self._door.mkdir(folder)
         total = pieces[-1].end - begin
         for piece in pieces:
             segment = piece.start - (piece.start - begin) % size
@@ -257,13 +258,12 @@ class Restore:
 
     def _write_file(self, file: str, content: bytes) -> None:
         path = self.root / file
-        make_folder(path.parent, self._door)
+        self._door.mkdir(path.parent)
         replace_file(self._door, path, content)
 
     def _derive(self) -> None:
         """Builds queues and index, corrects the offsets, and checks the whole store."""
-        overrides = {"mappedFileSizeCommitLog": str(self.manifest.segment_bytes)}
-        with StoreRepair.opened(self.root, overrides, restoring=True, door=self._door) as repair:
+        with StoreRepair.opened(self.root, self.manifest.sizes, restoring=True, door=self._door) as repair:
             plan = repair.look(self._progress)
             repair.run(plan, progress=self._progress)
             after = repair.look(self._progress)
@@ -324,16 +324,5 @@ def prepare_folder(root: Path, door: Door) -> None:
         found = []
     if found:
         raise BackupError(f"{root} is not empty ({', '.join(found[:3])}): a backup is restored into an empty folder")
-    make_folder(root, door)
+    door.mkdir(root)
     restoring.mark_begun(root, door)
-
-
-def make_folder(folder: Path, door: Door) -> None:
-    """Makes a folder and those above it, durably. OSError."""
-    missing = []
-    while not folder.is_dir():
-        missing.append(folder)
-        folder = folder.parent
-    for each in reversed(missing):
-        door.mkdir(each)
-        door.sync_dir(each.parent)

@@ -38,6 +38,7 @@ from tallystick.store.formats.record import RecordError
 from tallystick.store.formats.segment_files import SegmentFiles, segment_name
 from tallystick.store.verify.dump import committed_end, settings_of
 from tallystick.store.verify.queues import queue_folders
+from tallystick.store.verify.repair import SIZES
 
 QUEUE_ENDS = f"config/{queue_ends.FILE_NAME}"
 METADATA = f"config/{snapshot.FILE_NAME}"
@@ -58,6 +59,8 @@ class SourceStore:
         check_complete(root)
         settings = settings_of(root)
         self.root = root
+        self.sizes = {name: str(getattr(settings, name)) for name in SIZES}
+        """Settings with which the files were created, as text."""
         self.log_folder, self.header_bytes = log_layout(root, settings)
         if not root.is_dir() or not self.log_folder.is_dir():
             raise BackupError(f"{root} is not a store: it has neither commitlog nor dledger-*/data")

@@ -1,4 +1,6 @@
-"""`tally group status|transfer|add|remove`: the members of a replicated group, asked over a broker's HTTP port."""
+"""`tally group status|transfer|add|remove`: the members of a replicated group, asked over a broker's HTTP port.
+
+`tally group recover` is in `group_recover.py`: it works on the files of a stopped member."""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tallystick.node.commands import group_recover
 from tallystick.node.commands.terminal import InputError, bad, good, number, table
 from tallystick.node.core.admin_token import read_token
 
@@ -52,6 +55,8 @@ def add_parsers(commands: Any) -> None:
     remove = actions.add_parser("remove", help="remove a member; --http must name the leader")
     remove.add_argument("member", type=_member, help="id of the member, such as n3")
     remove.set_defaults(call=_remove)
+
+    group_recover.add_parser(actions)
 
     for parser in (status, transfer, add, remove):
         parser.add_argument(

@@ -531,6 +531,14 @@ GROUP_METRICS: tuple[MetricDeclaration[GroupView], ...] = (
         "status of the member: repairs of the log",
         lambda view: sum(each.no_copy for each in view.status.unrepaired),
     ),
+    gauge(
+        "tally_group_recovered_timestamp_seconds",
+        "seconds since 1970",
+        "When this member was made the only voter of its group by force: `tally group recover --accept-loss`, or a"
+        " restore from a backup. 0: never.",
+        "status of the member: the file tally-recovered",
+        lambda view: 0 if view.status.recovered is None else view.status.recovered.at_ms / 1000,
+    ),
     counter(
         "tally_group_refused_messages_total",
         "messages",

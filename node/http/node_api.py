@@ -106,6 +106,7 @@ def broker_json(
         "scrub": None if broker is None else broker.store.scrub.to_json(),
         "findings": findings.to_json(),
         "unrepaired": [] if group is None else _unrepaired(group),
+        "recovered": None if group is None else _recovered(group),
         "lastError": "" if broker is None else _last_error(broker),
     }
 
@@ -161,6 +162,24 @@ def _unrepaired(group: BrokerGroup) -> list[dict[str, Any]]:
         }
         for each in group.status().unrepaired
     ]
+
+
+def _recovered(group: BrokerGroup) -> dict[str, Any] | None:
+    """That the member was made the only voter of its group by force, and what it knew before."""
+    found = group.status().recovered
+    if found is None:
+        return None
+    before = found.before
+    return {
+        "reason": found.reason,
+        "at": found.at_ms,
+        "term": found.term,
+        "lastEntry": before.last_index,
+        "lastTerm": before.last_term,
+        "committedEntry": before.commit_index,
+        "lastStoreTimestamp": before.last_store_ms,
+        "voters": before.voters,
+    }
 
 
 def _peers(group: BrokerGroup) -> list[dict[str, Any]]:

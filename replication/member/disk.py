@@ -23,6 +23,7 @@ from tallystick.replication.ledger.mark import EntryPoint
 from tallystick.replication.ledger.recovery import LedgerError
 from tallystick.replication.ledger.vote import VoteFile
 from tallystick.replication.member.origin import Origin
+from tallystick.replication.member.recovered import Recovered
 from tallystick.replication.member.reserve import Reserve
 from tallystick.replication.member.special import body_of
 from tallystick.replication.membership import Membership, MembershipEntry, MembershipError
@@ -48,6 +49,7 @@ class MemberDisk:
         origin: Origin,
         memberships: list[MembershipEntry],
         unread: list[int],
+        recovered: Recovered | None = None,
     ) -> None:
         self.folder = folder
         self.door = door
@@ -58,6 +60,8 @@ class MemberDisk:
         self.unread = unread
         """Indexes of damaged memberships in the log, in rising order: another member must send them. If one of them is
         not known from elsewhere, this member does not know which members must agree (L12)."""
+        self.recovered = recovered
+        """Whether the member was once made the only voter by force; None: it was not."""
         self.saving = threading.Lock()
         """Held while a mark or the origin is saved: the event loop and threads save them."""
         self._origin = origin

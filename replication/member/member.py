@@ -249,7 +249,9 @@ class Member(Callbacks):
 
     def status(self) -> GroupStatus:
         """The state of this member and of its group, for operators. The member was started."""
-        return status_of(self.identity, self._running, self.ledger, self._applier, self._damage, self._health)
+        return status_of(
+            self.identity, self._running, self.ledger, self._applier, self._damage, self._health, self._disk.recovered
+        )
 
     # -- proposals -----------------------------------------------------------------------------------------------------
 

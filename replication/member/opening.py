@@ -29,6 +29,7 @@ from tallystick.replication.ledger.vote import VoteFile
 from tallystick.replication.member.disk import MemberDisk, read_membership
 from tallystick.replication.member.errors import DiskError
 from tallystick.replication.member.origin import Origin
+from tallystick.replication.member.recovered import Recovered
 from tallystick.replication.membership import Membership, MembershipEntry
 from tallystick.replication.transport.handshake import Identity
 from tallystick.store.findings import FindingKind
@@ -85,7 +86,15 @@ def open_disk(
     memberships, damaged = memberships_of(ledger, origin.entry)
     if memberships or damaged:  # written before a crash, but not noted
         vote.note_membership(max([*damaged, *(entry.index for entry in memberships)]))
-    return MemberDisk(folder, door, vote, ledger, origin, memberships, damaged)
+    return MemberDisk(folder, door, vote, ledger, origin, memberships, damaged, _recovered(folder))
+
+
+def _recovered(folder: Path) -> Recovered | None:
+    """The note of a recovery by force, which each start logs."""
+    found = Recovered.load(folder)
+    if found is not None:
+        _logger.warning("n%d was made the only voter of its group: %s", found.before.member, found)
+    return found
 
 
 def _heal_term(ledger: Ledger, vote: VoteFile) -> None:

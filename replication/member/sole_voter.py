@@ -17,8 +17,6 @@ what was done, for the process that opens the disk later.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -30,65 +28,16 @@ from tallystick.replication.ledger.vote import Identity, VoteError, VoteFile, Vo
 from tallystick.replication.member.errors import DiskError
 from tallystick.replication.member.opening import memberships_of
 from tallystick.replication.member.origin import Origin
+from tallystick.replication.member.recovered import Recovered, Standing
 from tallystick.replication.membership import Membership
 from tallystick.store.formats.ledger_format import EntryKind
 from tallystick.store.formats.message import NOWHERE
-from tallystick.store.replace_file import replace_file
+from tallystick.store.verify.queues import end_known_to_queues
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Door
 
-NOTE_NAME = "tally-recovered"
-ACCEPTED_LOSS, RESTORED = "accepted-loss", "restored"
-_FORMAT = 1
 _MAX_MESSAGE_BYTES = 4 << 20  # only for the entry that is written here
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What the member knows. Times are ms since 1970. `possible_loss`: by name, what it may have lost itself."""
-
-    cluster: str
-    group: str
-    member: int
-    voters: list[int]
-    learners: list[int]
-    term: int
-    last_index: int
-    last_term: int
-    commit_index: int
-    """As last noted on the disk: the group may have committed more."""
-    last_store_ms: int
-    possible_loss: str
-
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """The content of the note. `reason`: `accepted-loss` or `restored`; `before`: the member's state before it."""
-
-    reason: str
-    at_ms: int
-    term: int
-    index: int
-    before: Standing
-
-    @classmethod
-    def load(cls, folder: Path) -> Self | None:
-        """The note in the log's folder; None if there is none. DiskError: it cannot be read; OSError."""
-        path = folder / NOTE_NAME
-        try:
-            fields = json.loads(path.read_bytes())
-            if fields.pop("format") != _FORMAT:
-                raise DiskError(f"{path} has an unknown format")
-            return cls(before=Standing(**fields.pop("before")), **fields)
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DiskError(f"{path} cannot be read: {error}") from error
-
-    def save(self, door: Door, folder: Path) -> None:
-        """Durably replaces the note. OSError."""
-        replace_file(door, folder / NOTE_NAME, json.dumps({"format": _FORMAT, **asdict(self)}).encode())
 
 
 class OfflineMember:
@@ -154,10 +103,15 @@ class OfflineMember:
             term=record.term,
             last_index=ledger.last_index,
             last_term=ledger.term_of(ledger.last_index) or 0,
-            commit_index=ledger.committed_hint,
+            commit_index=max(ledger.committed_hint, self._dispatched_index()),
             last_store_ms=ledger.log.last_store_ms,
             possible_loss=record.possible_loss.name.lower(),
         )
+
+    def _dispatched_index(self) -> int:
+        """The last entry that a ConsumeQueue names: members dispatch what is committed, and no more."""
+        known = end_known_to_queues(self.folder.parent)
+        return self._ledger.index_of(known) if self._ledger.base.pos < known <= self.end_pos else -1
 
     def make_sole_voter(self, reason: str, now_ms: int, *, least_term: int = 0) -> Recovered:
         """Carries it out; durable on return. `least_term`: the group is known to have reached this term.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.effects import Role
 from tallystick.replication.ledger.ledger import Ledger
+from tallystick.replication.member.recovered import Recovered
 from tallystick.replication.raft import Raft
 from tallystick.replication.transport.handshake import Identity, Lane
 from tallystick.replication.transport.peer_lane import Address
@@ -95,10 +96,18 @@ class GroupStatus:
     """Why this member does not lead in any case: a part of its log cannot be read. None if all of it can."""
     unrepaired: tuple[Unrepaired, ...] = ()
     """Sorted by position."""
+    recovered: Recovered | None = None
+    """This member was once made the only voter of its group by force; None: it was not."""
 
 
 def status_of(
-    identity: Identity, driver: Driver, ledger: Ledger, applier: Applier, damage: LogDamage, health: Health
+    identity: Identity,
+    driver: Driver,
+    ledger: Ledger,
+    applier: Applier,
+    damage: LogDamage,
+    health: Health,
+    recovered: Recovered | None,
 ) -> GroupStatus:
     """The state of a running member and of its group."""
     raft, roles = driver.raft, driver.roles
@@ -130,6 +139,7 @@ def status_of(
         removed=raft.removed,
         unreadable=damage.unreadable,
         unrepaired=damage.task.unrepaired(),
+        recovered=recovered,
         peers=_progress_of(raft, ledger, driver.connections.transport.status(), time.monotonic()),
     )
 

@@ -48,7 +48,7 @@ from tallystick.store.verify.repair_plan import MEMBER_ADVICE, NOTE_NAME, Repair
 from tallystick.store.verify.report import LEFT_OVER, TORN_TAIL, VerifyError, verify
 from tallystick.store.verify.tables import SCRUB_NAME, table_faults
 
-_SIZES = (
+SIZES = (
     "mappedFileSizeCommitLog",
     "mappedFileSizeConsumeQueue",
     "mappedFileSizeConsumeQueueExt",
@@ -56,6 +56,7 @@ _SIZES = (
     "maxHashSlotNum",
     "maxIndexNum",
 )
+"""Settings that the files of a store have to agree with."""
 
 
 class StoreRepair:
@@ -244,7 +245,7 @@ class StoreRepair:
 
     def _write_note(self, plan: RepairPlan, *, cutting: bool = False) -> None:
         settings = self.settings()
-        sizes = {name: str(getattr(settings, name)) for name in _SIZES}
+        sizes = {name: str(getattr(settings, name)) for name in SIZES}
         note = RepairNote({key: 0 if cutting else plan.ends.get(key, 0) for key in plan.queues}, plan.index_from, sizes)
         replace_file(self._door, self.root / NOTE_NAME, note.encode())
 
