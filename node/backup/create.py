@@ -42,7 +42,7 @@ from tallystick.store import _kernel
 from tallystick.store.clock import wall_ms
 from tallystick.store.findings import Progress
 
-_logger = logging.getLogger("tallystick.backup")
+_logger = logging.getLogger("tallystick.broker.backup")
 _ATTEMPTS = 3
 DELETING = "deleting"
 

@@ -24,6 +24,7 @@ from tallystick.node.backup.errors import BackupError, MissingObjectError, Place
 
 RETRY_S = float(os.environ.get("TALLY_BACKUP_RETRY_SECONDS", "60"))
 _REQUEST_S = 120
+_READS = 5
 _NAMES = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
@@ -111,12 +112,19 @@ class S3Place:
 
     def read(self, name: str) -> bytes:
         """See `Place`."""
-        try:
-            return bytes(self._library.get(self._store, name).bytes())
-        except FileNotFoundError:
-            raise MissingObjectError(self.text, name) from None
-        except (self._library.exceptions.BaseError, OSError) as error:
-            raise self._failed(f"cannot read {name}", error) from None
+        for attempt in range(1, _READS + 1):
+            try:
+                answer = self._library.get(self._store, name)
+            except FileNotFoundError:
+                raise MissingObjectError(self.text, name) from None
+            except (self._library.exceptions.BaseError, OSError) as error:
+                raise self._failed(f"cannot read {name}", error) from None
+            try:
+                return bytes(answer.bytes())
+            except (self._library.exceptions.BaseError, OSError) as error:  # the library does not repeat a body
+                if attempt == _READS:
+                    raise self._failed(f"cannot read {name}", error) from None
+        raise AssertionError("the last attempt returns or raises")
 
     def write(self, name: str, data: bytes) -> None:
         """See `Place`. One request, which stores all or nothing."""

@@ -81,7 +81,7 @@ def run_recover(args: argparse.Namespace) -> int:
 
 
 def _problem(args: argparse.Namespace, standing: Standing) -> str | None:
-    """Why nothing is changed; "": nobody asked for a change."""
+    """Why nothing is changed; "": no change was asked for."""
     if not args.accept_loss:
         return ""
     if args.yes != standing.group:

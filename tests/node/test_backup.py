@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from backup_lab import NAME, CountedPlace, CutError, back_up, log_bytes, records, restore
+from backup_lab import KEY, NAME, CountedPlace, CutError, back_up, fill, log_bytes, records, restore
 from engine_lab import message, opened, read_queue, small
 
 from tallystick.node.backup import catalog
@@ -27,30 +27,6 @@ from tallystick.store._kernel import Door
 from tallystick.store.engine.lock import StoreLock
 from tallystick.store.engine.restoring import FILE_NAME, IncompleteStoreError
 from tallystick.store.verify.report import verify
-
-KEY = b"k" * 32
-
-
-async def fill(root: Path, count: int, *, seed: int = 1, topics: tuple[str, ...] = ("T", "U"), first: int = 0) -> None:
-    """More messages, of all sizes, in an orderly stopped store."""
-    dice = random.Random(seed)
-    async with opened(small(root)) as store:
-        for number in range(first, first + count):
-            body = b"%d-%d " % (seed, number) + dice.randbytes(dice.choice([0, 20, 300, 1500]))
-            sent = message(
-                body, topic=dice.choice(topics), queue=dice.randrange(2), properties=f"KEYS\x01k{number}\x02"
-            )
-            assert (await store.writes.put(sent)).status.stored
-    save_tables(root, topics)
-
-
-def save_tables(root: Path, topics: tuple[str, ...], offset: int = 10**6) -> None:
-    """Topics, and offsets of a group that are far behind the ends."""
-    (root / "config").mkdir(exist_ok=True)
-    rows = {name: {"topicName": name, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6} for name in topics}
-    kept = {f"{name}@g": {0: offset, 1: 1} for name in topics}
-    (root / "config/topics.json").write_bytes(tables.encode({"topicConfigTable": rows}))
-    (root / "config/consumerOffset.json").write_bytes(tables.encode({"offsetTable": kept}))
 
 
 def same_log(outcome: Outcome, source: bytes, root: Path) -> None:
@@ -416,12 +392,12 @@ async def test_encrypted_backups_need_their_key(tmp_path: Path) -> None:
         load(place, NAME, plain.manifest.id, seal)
 
 
-async def test_nobody_without_the_key_changes_a_backup(tmp_path: Path) -> None:
+async def test_no_one_without_the_key_changes_a_backup(tmp_path: Path) -> None:
     await fill(tmp_path / "store", 40)
     place, seal = FolderPlace(tmp_path / "place"), KeySeal(KEY)
     found = back_up(tmp_path / "store", place, seal).manifest
     one, other = found.log[0], found.log[1]
-    # Objects are exchanged, with manifests that say so, by somebody who can write to the place.
+    # Objects are exchanged, with manifests that say so, by a program that can write to the place.
     data = place.read(f"{NAME.folder}/{other.name}")
     place.write(f"{NAME.folder}/{one.name}", data)
     forged = replace(found, log=[replace(one, bytes=other.bytes, sha256=other.sha256), *found.log[1:]])

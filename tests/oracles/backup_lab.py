@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from pathlib import Path
+
+from engine_lab import message, opened, small
 
 from tallystick.node.backup.create import BackupRun, Outcome
 from tallystick.node.backup.errors import PlaceError
@@ -14,17 +17,41 @@ from tallystick.node.backup.places import FolderPlace, Place
 from tallystick.node.backup.restore import Point, Restore, Restored
 from tallystick.node.backup.seals import Seal
 from tallystick.node.backup.source import SourceStore
+from tallystick.store import tables
 from tallystick.store._kernel import Door
 from tallystick.store.formats.log_walk import StepKind, walk
 from tallystick.store.formats.record import Record
 from tallystick.store.formats.segment_files import SegmentFiles
 
 NAME = SourceName("lab", "broker-a")
+KEY = b"k" * 32
 _clock = itertools.count(1_700_000_000_000, 1000)
 
 
 class CutError(Exception):
     """The process is gone."""
+
+
+async def fill(root: Path, count: int, *, seed: int = 1, topics: tuple[str, ...] = ("T", "U"), first: int = 0) -> None:
+    """More messages, of all sizes, in an orderly stopped store."""
+    dice = random.Random(seed)
+    async with opened(small(root)) as store:
+        for number in range(first, first + count):
+            body = b"%d-%d " % (seed, number) + dice.randbytes(dice.choice([0, 20, 300, 1500]))
+            sent = message(
+                body, topic=dice.choice(topics), queue=dice.randrange(2), properties=f"KEYS\x01k{number}\x02"
+            )
+            assert (await store.writes.put(sent)).status.stored
+    save_tables(root, topics)
+
+
+def save_tables(root: Path, topics: tuple[str, ...], offset: int = 10**6) -> None:
+    """Topics, and offsets of a group that are far behind the ends."""
+    (root / "config").mkdir(exist_ok=True)
+    rows = {name: {"topicName": name, "readQueueNums": 2, "writeQueueNums": 2, "perm": 6} for name in topics}
+    kept = {f"{name}@g": {0: offset, 1: 1} for name in topics}
+    (root / "config/topics.json").write_bytes(tables.encode({"topicConfigTable": rows}))
+    (root / "config/consumerOffset.json").write_bytes(tables.encode({"offsetTable": kept}))
 
 
 class CountedPlace:

@@ -214,6 +214,10 @@ class Ledger:
             await asyncio.sleep(0.02)
         raise AssertionError(f"{body!r} was never taken")
 
+    def forget_address(self) -> None:
+        """Asks the name server before the next send."""
+        self._address = None
+
     def _failed(self) -> None:
         self.refused += 1
         self._address = None
