@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from tallystick.node.backup.errors import BackupError, MissingObjectError, PlaceError
 
-RETRY_S = float(os.environ.get("TALLY_BACKUP_RETRY_SECONDS", "60"))
+RETRY_S = 60.0
 _REQUEST_S = 120
 _READS = 5
 _NAMES = (

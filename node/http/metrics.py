@@ -533,9 +533,9 @@ GROUP_METRICS: tuple[MetricDeclaration[GroupView], ...] = (
     ),
     gauge(
         "tally_group_recovered_timestamp_seconds",
-        "seconds since 1970",
-        "When this member was made the only voter of its group by force: `tally group recover --accept-loss`, or a"
-        " restore from a backup. 0: never.",
+        "seconds",
+        "Time (since 1970) at which this member was made the only voter of its group by force, with `tally group"
+        " recover` or by a restore from a backup. 0: never.",
         "status of the member: the file tally-recovered",
         lambda view: 0 if view.status.recovered is None else view.status.recovered.at_ms / 1000,
     ),

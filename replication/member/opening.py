@@ -74,7 +74,7 @@ def open_disk(
     ledger = open_ledger(vote.record.store_id)
     if not vote.record.reachable:
         _heal_term(ledger, vote)
-    if origin.asynchronous and last_mark is not None and _lost_power_unclean(last_mark, boot_id):
+    if origin.asynchronous and last_mark is not None and lost_power_unclean(last_mark, boot_id):
         vote.note_loss(PossibleLoss.LOG)
     if ledger.damage is not None:
         _give_up_damaged(ledger, vote, origin)
@@ -125,8 +125,9 @@ def memberships_of(ledger: Ledger, origin: MembershipEntry | None) -> tuple[list
     return found, damaged
 
 
-def _lost_power_unclean(mark: LedgerMark, boot_id: bytes) -> bool:
-    """What a killed process has written is there. Without boot ids it is unknown whether only the process ended."""
+def lost_power_unclean(mark: LedgerMark, boot_id: bytes) -> bool:
+    """Whether a member that acknowledges before the sync may have lost entries (D9). What a killed process has written
+    is there. Without boot ids it is unknown whether only the process ended."""
     return Flags.CLEAN not in mark.flags and (mark.boot_id != boot_id or boot_id == NO_BOOT_ID)
 
 

@@ -21,17 +21,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from tallystick.replication.bounds import TERM_JUMP_MAX, TERM_MAX
+from tallystick.replication.durable import PossibleLoss
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.mark import LedgerMark
 from tallystick.replication.ledger.vote import FILE_NAME as VOTE_NAME
 from tallystick.replication.ledger.vote import Identity, VoteError, VoteFile, VoteRecord
 from tallystick.replication.member.errors import DiskError
-from tallystick.replication.member.opening import memberships_of
+from tallystick.replication.member.opening import lost_power_unclean, memberships_of
 from tallystick.replication.member.origin import Origin
 from tallystick.replication.member.recovered import Recovered, Standing
 from tallystick.replication.membership import Membership
 from tallystick.store.formats.ledger_format import EntryKind
 from tallystick.store.formats.message import NOWHERE
+from tallystick.store.formats.progress import boot_id
 from tallystick.store.verify.queues import end_known_to_queues
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ class OfflineMember:
         else:
             assert record is not None
             self._vote = VoteFile.open(folder, door, record.identity, new_member=False)
+            if origin.asynchronous and lost_power_unclean(mark, boot_id()):
+                self._vote.note_loss(PossibleLoss.LOG)  # as a start does: the new mark no longer shows it
         self._ledger = Ledger.open(
             folder,
             door,
@@ -78,12 +82,15 @@ class OfflineMember:
                 f"{damage.next_index} is sound: use the disk of a member whose log is sound"
             )
         self._memberships, _ = memberships_of(self._ledger, origin.entry)
+        self._done = False
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        return
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        """A log that was only looked at is as clean as before. OSError: it is not."""
+        if kind is None and not self._done and self._ledger.recovered.clean:
+            self._ledger.close(self._ledger.committed_hint)
 
     @property
     def end_pos(self) -> int:
@@ -119,6 +126,7 @@ class OfflineMember:
         Raises DiskError if there is no term left; OSError: run it again.
         """
         before, ledger = self.standing(), self._ledger
+        self._done = True
         member = before.member
         term = max(before.term, before.last_term, least_term) + TERM_JUMP_MAX + 1
         if term > TERM_MAX:

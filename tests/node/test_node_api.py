@@ -50,7 +50,15 @@ class FakeNode:
             }
         )
         self.status = SimpleNamespace(
-            term=7, leader=0, learners=(), voters=(0, 1), disk=DiskState.OK, last_error="", peers=(PEER,), unrepaired=()
+            term=7,
+            leader=0,
+            learners=(),
+            voters=(0, 1),
+            disk=DiskState.OK,
+            last_error="",
+            peers=(PEER,),
+            unrepaired=(),
+            recovered=None,
         )
         self.member = SimpleNamespace(leader=0)
         self.slaves: Any = None
