@@ -255,7 +255,7 @@ class BackupRun:
         """A backup of damaged records would replace sound ones when the older backups are deleted."""
         source = self._source
         if sealed:
-            found = source.damage_in(segment, pos, stop)
+            found = source.damage_in(segment, pos, stop, self._throttle)
         else:
             scan = _kernel.scan(str(source.log_folder), source.segment_bytes, pos, True, source.header_bytes, stop)
             found = [] if scan.end >= stop else [(scan.end, 0, scan.stopped or "the files end")]

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tallystick.node.backup.errors import BackupError
 from tallystick.node.backup.manifest import GroupFacts, SourceName
+from tallystick.node.backup.pieces import Throttle
 from tallystick.node.broker.group import queue_ends
 from tallystick.replication.ledger.mark import LedgerMark
 from tallystick.replication.ledger.vote import VoteRecord
@@ -46,6 +47,7 @@ _BEFORE = ("consumerOffset.json", "delayOffset.json", "consumerFilter.json", "ti
 _AFTER = ("topics.json", "subscriptionGroup.json", "tally-settings.json")
 _OWN_OF_MEMBER = ("consumerFilter.json", "tally-settings.json")
 _TRIES, _PAUSE_S = 5, 0.05
+_CHECKED_BYTES = 1 << 20
 _SYS_FLAG_AT, _BORN_HOST_AT, _BORN_V6 = 36, 48, 1 << 4
 
 
@@ -75,6 +77,11 @@ class SourceStore:
     def is_member(self) -> bool:
         """Whether the log is that of a member of a group (dledger's layout)."""
         return self.header_bytes > 0
+
+    @property
+    def member(self) -> int | None:
+        """The number of the member; None: a store without a group."""
+        return None if self._vote is None else self._vote.identity.member
 
     def _named(self, name: SourceName | None) -> SourceName:
         own = None if self._vote is None else self._vote.identity
@@ -159,14 +166,16 @@ class SourceStore:
             finally:
                 os.close(descriptor)
 
-    def damage_in(self, segment: int, start: int, end: int) -> list[tuple[int, int, str]]:
+    def damage_in(self, segment: int, start: int, end: int, throttle: Throttle) -> list[tuple[int, int, str]]:
         """(position, bytes, reason) of damage in the part [start, end) of one segment, which begins with a record.
         Reads past the page cache. FileNotFoundError: the segment was deleted."""
         scrub = _kernel.SegmentScrub(self.path(segment), segment, start, end, self.header_bytes)
         found: list[tuple[int, int, str]] = []
         done = False
         while not done:
-            done, damage, _ = scrub.step(1 << 20)
+            before = scrub.pos
+            done, damage, _ = scrub.step(_CHECKED_BYTES)
+            throttle.took(scrub.pos - before)
             found += damage
         return found
 

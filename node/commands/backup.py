@@ -145,11 +145,16 @@ def _create(args: argparse.Namespace) -> int:
     from tallystick.node.backup.create import BackupRun
     from tallystick.node.backup.pieces import Throttle
     from tallystick.node.backup.source import SourceStore
+    from tallystick.store.engine.scrub import idle_io_priority
 
     name = None if args.name is None else SourceName.parse(args.name)
-    if args.http is not None and name is None:
-        name = _name_at(args)
+    node = None if args.http is None else _asked(args, "/node")
+    if node is not None and name is None:
+        name = _name_of(args, node)
     source = SourceStore(args.store, name)
+    if node is not None and node.get("member") != source.member:
+        raise InputError(f"--http {args.http} is not the broker of {args.store}: it is member {node.get('member')}")
+    idle_io_priority()
     stages = StageLines()
     run = BackupRun(
         source,
@@ -198,8 +203,7 @@ def _asked(args: argparse.Namespace, path: str) -> dict[str, Any]:
         connection.close()
 
 
-def _name_at(args: argparse.Namespace) -> SourceName:
-    node = _asked(args, "/node")
+def _name_of(args: argparse.Namespace, node: dict[str, Any]) -> SourceName:
     if not node.get("cluster") or not node.get("group"):
         raise BackupError(f"{args.http}: the process there is not a broker, or has not started")
     return SourceName(str(node["cluster"]), str(node["group"]))

@@ -10,14 +10,17 @@ import signal
 import subprocess
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import group_lab
 import pytest
+from backup_lab import log_bytes
 from group_lab import GroupLab, Ledger
 from tally_process import TallyProcess, command, environment, tally
 
 from tallystick.node.core.client import ClusterClient
 from tallystick.store.engine.restoring import FILE_NAME
+from tallystick.store.tables import decode
 from tallystick.store.verify.report import verify
 
 pytestmark = pytest.mark.process
@@ -39,7 +42,7 @@ class RestoredGroup(GroupLab):
 
 
 async def test_a_group_under_load_is_restored_as_a_new_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "place"
+    place, every = tmp_path / "place", []
     with GroupLab(tmp_path / "old") as lab:
         async with ClusterClient(lab.nameserver) as client:
             leader, sent = await lab.with_topic(client, "T", 2)
@@ -54,11 +57,15 @@ async def test_a_group_under_load_is_restored_as_a_new_group(tmp_path: Path, mon
                     await lab.ready(number)
                     made = json.loads(await run("backup", "create", str(store), str(place), "--http", http, "--json"))
                     assert (made["sharedBytes"] > 0) is (round_ > 0)
+                    every.append(made)
+                other = lab.members[(number + 1) % 3].places["http"]
+                assert await run("backup", "create", str(store), str(place), "--http", other, code=2) == ""
             finally:
                 load.cancel()
                 with suppress(asyncio.CancelledError):
                     await load
     await run("backup", "verify", made["address"])
+    await the_group_at_a_point(tmp_path, every[0], made)
 
     to = tmp_path / "new/n0/store"
     new = ("--group", "group-b", "--member", "n0")
@@ -89,6 +96,21 @@ async def test_a_group_under_load_is_restored_as_a_new_group(tmp_path: Path, mon
                 again.check(everything)
             node = json.loads((await asyncio.to_thread(lab.members[0].get, "/node"))[1])
             assert node["recovered"]["reason"] == "restored"
+
+
+async def the_group_at_a_point(tmp_path: Path, early: dict[str, Any], last: dict[str, Any]) -> None:
+    """The last backup, up to where an early one ends, has the log and the tables of the early one."""
+    first, cut, end = tmp_path / "first", tmp_path / "cut", early["committed"]
+    await run("backup", "restore", early["address"], str(first), "--member", "n5")
+    out = await run("backup", "restore", last["address"], str(cut), "--member", "n5", "--until-offset", str(end))
+    assert "no backup has the tables" not in out and verify(cut).sound
+    found = [log_bytes(each / "dledger-n5/data", 0, end) for each in (first, cut)]
+    assert found[0] == found[1] != b""
+    out = await run("backup", "restore", last["address"], str(tmp_path / "topic"), "--topic", "T")
+    assert "restored" in out and verify(tmp_path / "topic").sound
+    config = tmp_path / "topic/config"
+    assert list(decode((config / "topics.json").read_bytes())["topicConfigTable"]) == ["T"]
+    assert "T@readers" in decode((config / "consumerOffset.json").read_bytes())["offsetTable"]
 
 
 async def test_a_broker_without_a_group_under_load(tmp_path: Path) -> None:

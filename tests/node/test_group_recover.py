@@ -64,7 +64,7 @@ async def test_a_lost_majority_is_given_up(tmp_path: Path) -> None:
             await sent.produce(50, 2, b"after")
             for number in range(3):
                 await lab.ready(number)
-                await until(f"n{number} has all", lambda number=number: has_all(sent, lab, number))
+                await has_all(sent, lab, number)
 
 
 def the_command_asks_first(store: Path) -> None:
@@ -123,9 +123,14 @@ async def the_old_majority_does_not_disturb(
     sent.check(await sent.read(lab.address(survivor)))
 
 
-async def has_all(sent: Ledger, lab: GroupLab, number: int) -> bool | None:
-    found = await sent.read(lab.address(number))
-    return all(found.get(place) == body for body, place in sent.acknowledged.items()) or None
+async def has_all(sent: Ledger, lab: GroupLab, number: int) -> None:
+    """Returns when the member serves all that was acknowledged."""
+
+    async def look() -> bool | None:
+        found = await sent.read(lab.address(number))
+        return all(found.get(place) == body for body, place in sent.acknowledged.items()) or None
+
+    await until(f"n{number} has all", look)
 
 
 async def test_it_needs_a_stopped_member(tmp_path: Path) -> None:
