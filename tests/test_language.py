@@ -49,6 +49,7 @@ DONE = (
     "benchmarks",
     "charts",
     "crds",
+    "docs/backup.md",
     "docs/benchmarks.md",
     "docs/compatibility.md",
     "docs/decisions",
