@@ -17,7 +17,7 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -37,7 +37,8 @@ from tallystick.node.backup.manifest import (
 from tallystick.node.backup.pieces import HEAD_BYTES, SegmentReader, Throttle, pieces_of
 from tallystick.node.backup.places import Place
 from tallystick.node.backup.seals import Seal
-from tallystick.node.backup.source import SourceStore, first_store_time
+from tallystick.node.backup.source import METADATA, SourceStore, first_store_time
+from tallystick.replication.metadata import snapshot
 from tallystick.store import _kernel
 from tallystick.store.clock import wall_ms
 from tallystick.store.findings import Progress
@@ -114,6 +115,7 @@ class BackupRun:
             raise BackupError(f"{source.root} has no messages: there is nothing to back up")
         kept = self._shared(previous, begin, end)
         begin, group = self._copy(kept, begin, end, group)
+        self._check_snapshot(contents, group)
         tables = [self._table(file, content) for file, content in sorted(contents.items())]
         manifest = Manifest(
             id=self.id,
@@ -136,6 +138,16 @@ class BackupRun:
         self._check_present(manifest)
         self._store(f"{self._folder}/{manifest.name}", manifest.encode(self._seal))
         return Outcome(manifest, self._new_bytes, self._shared_bytes, self._notes)
+
+    def _check_snapshot(self, contents: Mapping[str, bytes], group: GroupFacts | None) -> None:
+        """A member starts only if its tables reach the begin of its log."""
+        if group is not None and group.base_index >= 0:
+            applied = snapshot.decode(contents[METADATA]).applied_index if METADATA in contents else -1
+            if applied < group.base_index:
+                raise BackupError(
+                    f"{self._source.root}: the log begins behind entry {group.base_index} now, and the tables were "
+                    f"saved at entry {applied}: run the backup again"
+                )
 
     def _begin(self) -> tuple[int, GroupFacts | None]:
         """The begin of the log, and what belongs to it, although retention may move it meanwhile."""

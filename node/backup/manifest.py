@@ -28,11 +28,14 @@ from urllib.parse import quote, unquote
 from tallystick.node.backup.errors import BackupError, DamagedBackupError, KeyFileError
 from tallystick.node.backup.places import Place
 from tallystick.node.backup.seals import SCHEME, Seal
+from tallystick.store.verify.repair import SIZES
 
 FORMAT = 1
 ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{4}")
 LATEST = "latest"
-_LOG_NAME = re.compile(r"\d{20}-\d{20}-[0-9a-f]{32}")
+_LOG_NAME = re.compile(r"log/\d{20}-\d{20}-[0-9a-f]{32}")
+_TABLE_NAME = re.compile(r"tables/[0-9a-f]{32}")
+_TABLE_FILE = re.compile(r"config/[A-Za-z][A-Za-z0-9-]*(\.json)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +187,11 @@ class Manifest:
             raise DamagedBackupError(f"{where} is damaged: it is not a manifest ({type(error).__name__})") from error
         if seal is not None:
             found._check_key(seal, checked, mac, where)
-        found._check_pieces(where)
+        try:
+            found._check_names(where)
+            found._check_pieces(where)
+        except (TypeError, AttributeError) as error:
+            raise DamagedBackupError(f"{where} is damaged: it is not a manifest ({error})") from error
         return found
 
     def _check_key(self, seal: Seal, checked: bytes, mac: Any, where: str) -> None:
@@ -201,11 +208,22 @@ class Manifest:
     def _check_pieces(self, where: str) -> None:
         pos = self.begin
         for piece in self.log:
-            if piece.start != pos or piece.end <= pos or not _LOG_NAME.fullmatch(piece.name.removeprefix("log/")):
+            if piece.start != pos or piece.end <= pos or not _LOG_NAME.fullmatch(piece.name):
                 raise DamagedBackupError(f"{where} is damaged: the piece {piece.name} does not follow byte {pos}")
             pos = piece.end
         if pos != self.committed:
             raise DamagedBackupError(f"{where} is damaged: its pieces end at byte {pos}, not at {self.committed}")
+
+    def _check_names(self, where: str) -> None:
+        """Who can write to the place must not choose where a restore writes."""
+        for table in self.tables:
+            if not _TABLE_NAME.fullmatch(table.name) or not _TABLE_FILE.fullmatch(table.file):
+                raise DamagedBackupError(f"{where} is damaged: {table.file!r:.80} is not the file of a table")
+        if not self.sizes.keys() <= set(SIZES) or not all(isinstance(text, str) for text in self.sizes.values()):
+            raise DamagedBackupError(f"{where} is damaged: it has other settings than sizes of files")
+        numbers = (self.begin, self.committed, self.segment_bytes)
+        if not all(isinstance(number, int) and 0 <= number < 1 << 62 for number in numbers) or not self.segment_bytes:
+            raise DamagedBackupError(f"{where} is damaged: its positions are not numbers")
 
 
 def log_name(start: int, end: int, digest: str) -> str:

@@ -163,6 +163,8 @@ class SourceStore:
                 continue  # retention deleted it, so it was durable
             try:
                 os.fdatasync(descriptor)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(self.path(start))) from error
             finally:
                 os.close(descriptor)
 

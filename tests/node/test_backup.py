@@ -22,6 +22,7 @@ from tallystick.node.backup.pieces import PIECE_BYTES, Throttle, pieces_of
 from tallystick.node.backup.places import FolderPlace
 from tallystick.node.backup.restore import Point
 from tallystick.node.backup.seals import KeySeal, Seal, load_seal, new_key
+from tallystick.node.backup.source import SourceStore
 from tallystick.store import tables
 from tallystick.store._kernel import Door
 from tallystick.store.engine.lock import StoreLock
@@ -228,6 +229,37 @@ async def test_each_byte_of_a_manifest_counts(tmp_path: Path) -> None:
         assert found == outcome.manifest, "a change of white space"
 
 
+async def test_a_manifest_names_no_other_files(tmp_path: Path) -> None:
+    """Without encryption, whoever can write to the place can write manifests."""
+    await fill(tmp_path / "store", 10)
+    found = back_up(tmp_path / "store", tmp_path / "place").manifest
+    table = found.tables[0]
+    for file in ("config/../../etc/cron", "/etc/passwd", "abort", "config/.ssh", "config/a/b", ""):
+        forged = replace(found, tables=[replace(table, file=file)])
+        with pytest.raises(DamagedBackupError, match="is not the file of a table"):
+            Manifest.decode(forged.encode(Seal()), "here")
+    for changes in ({"sizes": {"storePathRootDir": "/"}}, {"segment_bytes": 0}, {"begin": -1}):
+        with pytest.raises(DamagedBackupError):
+            Manifest.decode(replace(found, **changes).encode(Seal()), "here")
+    with pytest.raises(DamagedBackupError):
+        Manifest.decode(replace(found, log=[replace(found.log[0], name="log/../x")]).encode(Seal()), "here")
+
+
+async def test_ends_of_idle_queues_are_known(tmp_path: Path) -> None:
+    """All records of a queue are before the begin of the log: only its ConsumeQueue has its end."""
+    root = tmp_path / "store"
+    await fill(root, 7, topics=("idle",))
+    every = records(root)
+    await fill(root, 60, seed=2, topics=("busy",))
+    ends = {(each.topic, each.queue_id): each.queue_offset + 1 for each in every}
+    begin = every[-1].pos + every[-1].size
+    begin += -begin % 4096
+    source = SourceStore(root, NAME)
+    found = source._ends_before(begin)
+    assert {queue: end for queue, end in found.items() if queue[0] == "idle"} == ends
+    assert ("busy", 0) not in found and source._ends_before(0) == {}
+
+
 async def test_deleting_keeps_what_other_backups_use(tmp_path: Path) -> None:
     root, place = tmp_path / "store", FolderPlace(tmp_path / "place")
     made = []
@@ -386,6 +418,12 @@ async def test_encrypted_backups_need_their_key(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match="the file has the key"):
         load(place, NAME, first.manifest.id, KeySeal(b"o" * 32))
     assert catalog.verify(place, first.manifest, Seal()) == [], "what is stored can be checked without the key"
+    path = tmp_path / "place" / NAME.folder / first.manifest.log[1].name
+    data = path.read_bytes()
+    path.write_bytes(data[:50] + bytes([data[50] ^ 1]) + data[51:])
+    (fault,) = catalog.verify(place, first.manifest, Seal())
+    assert "its SHA-256 differs" in fault
+    path.write_bytes(data)
     plain = back_up(tmp_path / "store", place)
     assert plain.shared_bytes == 0 and any("another key" in note for note in plain.notes)
     with pytest.raises(KeyFileError, match="is not encrypted"):

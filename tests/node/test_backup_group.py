@@ -42,7 +42,8 @@ class RestoredGroup(GroupLab):
 
 
 async def test_a_group_under_load_is_restored_as_a_new_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, every = tmp_path / "place", []
+    place = tmp_path / "place"
+    every: list[dict[str, Any]] = []
     with GroupLab(tmp_path / "old") as lab:
         async with ClusterClient(lab.nameserver) as client:
             leader, sent = await lab.with_topic(client, "T", 2)

@@ -14,6 +14,8 @@ SHARED = "tests/spark/test_"
 
 SLOW = frozenset(
     {
+        "tests/node/test_backup.py",
+        "tests/node/test_backup_s3.py",
         "tests/node/test_bit_maps.py",
         "tests/node/test_broker_written_forms.py",
         "tests/node/test_cli.py",
