@@ -6,6 +6,7 @@ import errno
 import json
 import random
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -578,3 +579,15 @@ async def test_the_list_shows_manifests_that_cannot_be_read(tmp_path: Path) -> N
     assert [(each.id, bool(each.fault)) for each in found] == [(first.manifest.id, True), (second.manifest.id, False)]
     with pytest.raises(DamagedBackupError):
         catalog.delete(place, NAME, [second.manifest.id])  # it is unknown what the other one uses
+
+
+@pytest.mark.parametrize("name", ["clean", "killed", "trimmed", "edge"])
+async def test_stores_that_rocketmq_wrote(golden: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    root = golden(name)
+    outcome = back_up(root, tmp_path / "place")
+    restore(outcome, tmp_path / "place", tmp_path / "to")
+    found, begin, end = outcome.manifest, outcome.manifest.begin, outcome.manifest.committed
+    assert log_bytes(tmp_path / "to/commitlog", begin, end) == log_bytes(root / "commitlog", begin, end)
+    assert not any(log_bytes(root / "commitlog", end, end + found.segment_bytes)), "nothing is behind the end"
+    assert verify(tmp_path / "to").sound
+    assert records(tmp_path / "to") == records(root)
