@@ -20,6 +20,7 @@ from typing import Any
 
 from tallystick.node.backup import restored_tables
 from tallystick.node.backup.errors import BackupError, DamagedBackupError
+from tallystick.node.backup.file_times import set_queue_file_times
 from tallystick.node.backup.manifest import LogPiece, Manifest
 from tallystick.node.backup.objects import Objects
 from tallystick.node.backup.places import Place
@@ -36,7 +37,7 @@ from tallystick.store.engine import restoring
 from tallystick.store.findings import Progress
 from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES, EntryHeader, EntryKind
 from tallystick.store.formats.record import BLANK_BYTES, BLANK_MAGIC, Record, RecordError
-from tallystick.store.formats.segment_files import segment_name
+from tallystick.store.formats.segment_files import SegmentFiles, segment_name
 from tallystick.store.replace_file import replace_file
 from tallystick.store.verify.repair import StoreRepair
 
@@ -203,6 +204,8 @@ class TopicRestore:
         with StoreRepair.opened(self._root, self._manifest.sizes, restoring=True, door=self._door) as repair:
             repair.run(repair.look(self._progress), progress=self._progress)
             after = repair.look(self._progress)
+            with SegmentFiles(self._root / "commitlog", self._manifest.segment_bytes) as log:
+                set_queue_file_times(self._root, log)
             offsets = self._tables(pictures)[restored_tables.OFFSETS]
             offsets, clamped = restored_tables.clamped_offsets(offsets, after.ends)
             self._result.notes += [str(each) for each in clamped]

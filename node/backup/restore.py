@@ -20,6 +20,7 @@ from typing import Any
 
 from tallystick.node.backup import restored_tables
 from tallystick.node.backup.errors import BackupError, DamagedBackupError
+from tallystick.node.backup.file_times import set_queue_file_times
 from tallystick.node.backup.manifest import GroupFacts, LogPiece, Manifest, ids_of, load
 from tallystick.node.backup.objects import Objects
 from tallystick.node.backup.places import Place
@@ -267,6 +268,8 @@ class Restore:
             plan = repair.look(self._progress)
             repair.run(plan, progress=self._progress)
             after = repair.look(self._progress)
+            with SegmentFiles(self._log_folder, self.manifest.segment_bytes) as log:
+                set_queue_file_times(self.root, log)
             if self._identity is None:
                 self._correct_offsets(after.ends)
             elif self._clamp_later is not None:

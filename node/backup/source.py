@@ -49,6 +49,7 @@ _OWN_OF_MEMBER = ("consumerFilter.json", "tally-settings.json")
 _TRIES, _PAUSE_S = 5, 0.05
 _CHECKED_BYTES = 1 << 20
 _SYS_FLAG_AT, _BORN_HOST_AT, _BORN_V6 = 36, 48, 1 << 4
+_SMALLEST_HEAD = _BORN_HOST_AT + 20 + 8
 
 
 class SourceStore:
@@ -286,7 +287,7 @@ class SourceStore:
 def first_store_time(data: bytes, header_bytes: int) -> int:
     """The store time (ms) of the record at the begin of a segment; 0: there is none."""
     head = data[header_bytes : header_bytes + 256]
-    if len(head) < 128:
+    if len(head) < _SMALLEST_HEAD:
         return 0
     (flags,) = struct.unpack_from(">i", head, _SYS_FLAG_AT)
     at = _BORN_HOST_AT + (20 if flags & _BORN_V6 else 8)
