@@ -215,7 +215,7 @@ class Manifest:
             raise DamagedBackupError(f"{where} is damaged: its pieces end at byte {pos}, not at {self.committed}")
 
     def _check_names(self, where: str) -> None:
-        """Who can write to the place must not choose where a restore writes."""
+        """A program that can write to the place must not choose where a restore writes."""
         for table in self.tables:
             if not _TABLE_NAME.fullmatch(table.name) or not _TABLE_FILE.fullmatch(table.file):
                 raise DamagedBackupError(f"{where} is damaged: {table.file!r:.80} is not the file of a table")

@@ -233,7 +233,7 @@ async def test_each_byte_of_a_manifest_counts(tmp_path: Path) -> None:
 
 
 async def test_a_manifest_names_no_other_files(tmp_path: Path) -> None:
-    """Without encryption, whoever can write to the place can write manifests."""
+    """Without encryption, each program that can write to the place can write manifests."""
     await fill(tmp_path / "store", 10)
     found = back_up(tmp_path / "store", tmp_path / "place").manifest
     table = found.tables[0]
