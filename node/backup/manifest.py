@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote
 from tallystick.node.backup.errors import BackupError, DamagedBackupError, KeyFileError
 from tallystick.node.backup.places import Place
 from tallystick.node.backup.seals import SCHEME, Seal
-from tallystick.store.verify.repair import SIZES
+from tallystick.store.verify.repair_plan import SIZES
 
 FORMAT = 1
 ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{4}")

@@ -39,7 +39,7 @@ from tallystick.store.formats.record import RecordError
 from tallystick.store.formats.segment_files import SegmentFiles, segment_name
 from tallystick.store.verify.dump import committed_end, settings_of
 from tallystick.store.verify.queues import queue_folders
-from tallystick.store.verify.repair import SIZES
+from tallystick.store.verify.repair_plan import SIZES
 
 QUEUE_ENDS = f"config/{queue_ends.FILE_NAME}"
 METADATA = f"config/{snapshot.FILE_NAME}"

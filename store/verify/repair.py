@@ -44,19 +44,17 @@ from tallystick.store.settings import StoreSettings
 from tallystick.store.tables import JsonTable
 from tallystick.store.verify.dump import committed_end, overridden, settings_of
 from tallystick.store.verify.log_loss import LogLoss, loss_of_cut
-from tallystick.store.verify.repair_plan import MEMBER_ADVICE, NOTE_NAME, RepairError, RepairNote, RepairPlan, plan_of
+from tallystick.store.verify.repair_plan import (
+    MEMBER_ADVICE,
+    NOTE_NAME,
+    SIZES,
+    RepairError,
+    RepairNote,
+    RepairPlan,
+    plan_of,
+)
 from tallystick.store.verify.report import LEFT_OVER, TORN_TAIL, VerifyError, verify
 from tallystick.store.verify.tables import SCRUB_NAME, table_faults
-
-SIZES = (
-    "mappedFileSizeCommitLog",
-    "mappedFileSizeConsumeQueue",
-    "mappedFileSizeConsumeQueueExt",
-    "enableConsumeQueueExt",
-    "maxHashSlotNum",
-    "maxIndexNum",
-)
-"""Settings that the files of a store have to agree with."""
 
 
 class StoreRepair:

@@ -26,6 +26,15 @@ from tallystick.store.verify.log_loss import LogLoss
 from tallystick.store.verify.queues import REMOVED_TOPIC
 
 NOTE_NAME = "tally-repair"
+SIZES = (
+    "mappedFileSizeCommitLog",
+    "mappedFileSizeConsumeQueue",
+    "mappedFileSizeConsumeQueueExt",
+    "enableConsumeQueueExt",
+    "maxHashSlotNum",
+    "maxIndexNum",
+)
+"""Settings that the files of a store have to agree with."""
 MEMBER_ADVICE = (
     "Start the member: it fetches damaged entries from another member. If it does not, and another member has them: "
     "stop it, keep a copy of its folder, empty the folder and start it; the group fills it again"
