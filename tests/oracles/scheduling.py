@@ -15,6 +15,7 @@ SHARED = "tests/spark/test_"
 SLOW = frozenset(
     {
         "tests/node/test_backup.py",
+        "tests/node/test_backup_member.py",
         "tests/node/test_backup_s3.py",
         "tests/node/test_bit_maps.py",
         "tests/node/test_broker_written_forms.py",
