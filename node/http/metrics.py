@@ -140,8 +140,11 @@ def _lag_bytes(view: GroupView) -> Iterator[Sample]:
 
 
 def _connected(view: GroupView) -> Iterator[Sample]:
+    """Only members: `dLegerPeers` also names processes that were never started, so nothing connects to them."""
+    members = {*view.status.voters, *view.status.learners}
     for peer in view.status.peers:
-        yield (f"n{peer.member}",), float(peer.connected)
+        if peer.member in members:
+            yield (f"n{peer.member}",), float(peer.connected)
 
 
 # -- declarations -----------------------------------------------------------------------------------------------------
@@ -267,7 +270,8 @@ _STORAGE: tuple[MetricDeclaration[Broker], ...] = (
     gauge(
         "rocketmq_storage_writable",
         "0 or 1",
-        "1 if the store accepts messages. 0 if it refuses them, for example because the disk is full or failed.",
+        "1 if the store accepts messages. 0 if it refuses them, for example because the disk is full or failed, or"
+        " because this member of a group does not lead it.",
         "store: the check that each send passes",
         lambda broker: float(broker.store.admission.writable),
     ),
@@ -558,7 +562,7 @@ GROUP_METRICS: tuple[MetricDeclaration[GroupView], ...] = (
     gauge(
         "tally_group_connected",
         "0 or 1",
-        "1 if this member has all its connections to the peer.",
+        "1 if this member has all its connections to the peer. Voters and learners have a series.",
         "transport of the member (`peer` is the id of the other member, such as `n1`)",
         _connected,
         "peer",

@@ -147,3 +147,12 @@ def test_clients_cannot_make_the_page_grow_without_bound(
         assert found[name][rest] == 15, "nothing is lost, only the names"
     assert found["rocketmq_throughput_in_total"]["(other)",] == 1500
     assert sum(found["rocketmq_messages_in_total"].values()) == 25
+
+
+def test_only_members_of_a_group_count_as_unreachable() -> None:
+    """`dLegerPeers` of a group of three in Kubernetes names five processes. Two of them were never started."""
+    peers = [SimpleNamespace(member=number, connected=number == 1) for number in (1, 2, 3, 4)]
+    status = SimpleNamespace(voters=(0, 1), learners=(2,), peers=peers)
+    view: Any = metrics.GroupView(leads=True, in_sync=True, status=status)  # type: ignore[arg-type]
+    (connected,) = [each for each in metrics.GROUP_METRICS if each.name == "tally_group_connected"]
+    assert dict(connected.read(view)) == {("n1",): 1, ("n2",): 0}  # type: ignore[arg-type]
