@@ -59,6 +59,7 @@ DONE = (
     "docs/metrics.md",
     "docs/operation.md",
     "docs/reliability.md",
+    "docs/runbooks",
     "docs/settings.md",
     "docs/spark.md",
     "e2e",

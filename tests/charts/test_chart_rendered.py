@@ -321,6 +321,17 @@ def test_alerts_are_complete() -> None:
         assert alert["expr"].count("(") == alert["expr"].count(")")
         assert alert["expr"].count("{") == alert["expr"].count("}")
         assert "e+" not in alert["expr"]  # a number as a template prints it by itself
+        assert (ROOT / alert["annotations"]["runbook_url"]).is_file()
+
+
+@pytest.mark.parametrize(
+    "base", ["https://git.example.com/mq/docs/runbooks", "https://git.example.com/mq/docs/runbooks/"]
+)
+def test_alerts_lead_to_runbooks_at_the_given_place(base: str) -> None:
+    manifests = rendered("everything", "--set", f"monitoring.prometheusRule.runbookUrl={base}")
+    (rule,) = of_kind(manifests, "PrometheusRule")
+    for alert in (alert for group in rule["spec"]["groups"] for alert in group["rules"]):
+        assert alert["annotations"]["runbook_url"] == f"https://git.example.com/mq/docs/runbooks/{alert['alert']}.md"
 
 
 def test_brokers_that_prometheus_cannot_read_have_the_name_that_an_alert_asks_for() -> None:
