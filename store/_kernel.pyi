@@ -375,6 +375,14 @@ class Log:
         """How many of the sends that `feed` served took how long (classes: see `put_times.py`), and the longest time
         in ms. Counts what was answered since the last call; a oneway send counts as no time when it is staged."""
 
+    def put_totals(self) -> tuple[list[int], int, int]:
+        """Sends that `feed` served since the start: acknowledged ones by class of duration (see `put_times.py`), their
+        time in total in ms, and the number of those that were answered with an error."""
+
+    def sync_totals(self) -> tuple[list[float], list[int], float]:
+        """Syncs since the start that had something to sync: the limit of each class of durations in s (inclusive; the
+        last class has no limit), the number in each class, and the time of all of them in s."""
+
 @type_check_only
 class LedgerLog(Log):
     """A log in dledger's layout: a `Log` that was created with `index_folder`, and the methods that need this layout.

@@ -7,12 +7,17 @@ sampled between scrapes.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.utils import floatToGoString
+
+from tallystick.store.engine.put_times import Distribution
 
 S = TypeVar("S")
 
@@ -26,6 +31,8 @@ class MetricType(enum.StrEnum):
     COUNTER = "counter"
     """It begins at 0 with the process, and only grows."""
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+    """Counts of durations at most as long as each limit, all durations together, and their number. Since the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +47,28 @@ class MetricDeclaration(Generic[S]):
     """One sentence for the HELP line and the page: what the value means."""
     source: str
     """Where the value is counted or read: the part of the process, and for a counter the event."""
-    read: Callable[[S], float | Iterable[Sample]]
-    """Returns the value; with labels, a sample for each combination of their values."""
+    read: Callable[[S], float | Iterable[Sample] | Distribution]
+    """Returns the value; with labels, a sample for each combination of their values; of a histogram, its classes."""
     labels: tuple[str, ...] = ()
 
     def family(self, source: S, common: Mapping[str, str]) -> Metric:
         """Returns the metric with its current samples. `common`: labels that all samples have, before the others."""
+        found = self.read(source)
+        if isinstance(found, Distribution):
+            histogram = HistogramMetricFamily(self.name, self.help, labels=list(common))
+            histogram.add_metric(list(common.values()), _buckets(found), found.seconds)
+            return histogram
         make = CounterMetricFamily if self.type is MetricType.COUNTER else GaugeMetricFamily
         family = make(self.name, self.help, labels=[*common, *self.labels])
-        found = self.read(source)
         for values, value in [((), found)] if isinstance(found, float | int) else found:
             family.add_metric([*common.values(), *values], value)
         return family
+
+
+def _buckets(found: Distribution) -> list[tuple[str, float]]:
+    """Returns the buckets of Prometheus: for each limit, how many durations were at most as long."""
+    limits = [*map(float, found.limits_s), math.inf]
+    return [(floatToGoString(limit), total) for limit, total in zip(limits, accumulate(found.counts), strict=True)]
 
 
 Read = Callable[[S], float | Iterable[Sample]]
@@ -65,6 +82,11 @@ def counter(name: str, unit: str, help: str, source: str, read: Read[S], *labels
 def gauge(name: str, unit: str, help: str, source: str, read: Read[S], *labels: str) -> MetricDeclaration[S]:
     """Returns the declaration of a gauge."""
     return MetricDeclaration(MetricType.GAUGE, name, unit, help, source, read, labels)
+
+
+def histogram(name: str, help: str, source: str, read: Callable[[S], Distribution]) -> MetricDeclaration[S]:
+    """Returns the declaration of a histogram of durations in seconds."""
+    return MetricDeclaration(MetricType.HISTOGRAM, name, "seconds", help, source, read)
 
 
 class MetricsPart(Generic[S]):

@@ -25,7 +25,7 @@ from tallystick.node.broker.services.stats import (
 )
 from tallystick.node.broker.slaves.server import SlaveServer
 from tallystick.node.broker.slaves.transfer import Refusal
-from tallystick.node.http.metric import MetricDeclaration, MetricsPart, Sample, counter, gauge
+from tallystick.node.http.metric import MetricDeclaration, MetricsPart, Sample, counter, gauge, histogram
 
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
@@ -193,6 +193,14 @@ _MESSAGES: tuple[MetricDeclaration[Broker], ...] = (
         _table(SNDBCK_PUT_NUMS, 2),
         *("topic", "consumer_group"),
     ),
+    counter(
+        "rocketmq_send_failures_total",
+        "sends",
+        "Sends that failed because of the broker and not because of a mistake of the client: the store did not accept"
+        " them, the disk or a copy failed or was late, or no leader accepted them in time. A batch counts once.",
+        "answers to sends with the codes 1, 2, 10, 11, 12 and 14, except refusals of what a client asked for",
+        lambda broker: broker.stats.send_failures + broker.store.figures.put_times.failed_in_kernel,
+    ),
 )
 
 _CLIENTS: tuple[MetricDeclaration[Broker], ...] = (
@@ -237,6 +245,21 @@ _STORAGE: tuple[MetricDeclaration[Broker], ...] = (
         "Bytes at the end of the log that are written and not yet flushed to the disk.",
         "store: positions of the log",
         lambda broker: broker.store.max_pos - broker.store.flushed_pos,
+    ),
+    histogram(
+        "rocketmq_storage_flush_seconds",
+        "Duration of the flushes of the log to the disk (`fdatasync` of its changed files). One flush covers all"
+        " messages that wait for it.",
+        "store: log, around the system calls of each flush",
+        lambda broker: broker.store.figures.syncs,
+    ),
+    histogram(
+        "rocketmq_storage_put_seconds",
+        "Time from the arrival of a send until its acknowledgement: with `SYNC_FLUSH` it includes the flush, in a group"
+        " the commit. A batch counts once. Messages that the broker itself stores one by one (of transactions, retries)"
+        " count too. The clock has whole milliseconds.",
+        "store: puts, each one that was acknowledged",
+        lambda broker: broker.store.figures.put_times.acknowledged(),
     ),
     gauge(
         "rocketmq_storage_dispatch_behind_bytes",

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from tallystick.store.clock import steady_ms, wall_ms
-from tallystick.store.engine.put_times import PutTimes
+from tallystick.store.engine.put_times import Distribution, PutTimes
 from tallystick.store.formats.record import store_timestamp
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Figures:
         self._upkeep = upkeep
         self._entry_header_bytes = entry_header_bytes
         self._boot_ms = wall_ms()
-        self.put_times = PutTimes(log.take_put_times, steady_ms())
+        self.put_times = PutTimes(log.take_put_times, log.put_totals, steady_ms())
 
     @property
     def damaged_records(self) -> int:
@@ -53,6 +53,11 @@ class Figures:
     def dispatch_behind_bytes(self) -> int:
         """Bytes of the log that may be dispatched and are not yet."""
         return self._dispatcher.behind_bytes
+
+    @property
+    def syncs(self) -> Distribution:
+        """The durations of the syncs of the log since the start."""
+        return Distribution(*self._log.sync_totals())
 
     def sample(self) -> None:
         """Notes what is needed for rates and distributions over time: call it once a second."""

@@ -50,7 +50,7 @@ from tallystick.store.engine.timers import Timers
 from tallystick.store.engine.upkeep import Chore, Upkeep
 from tallystick.store.engine.writes import Writes
 from tallystick.store.finding_log import FindingLog
-from tallystick.store.formats.message import Host
+from tallystick.store.formats.message import Host, PutStatus
 from tallystick.store.settings import SettingsInUse, StoreSettings
 
 _FOLDER_INTERVAL_MS = 1000
@@ -117,7 +117,7 @@ class MessageStore:
             self.appender,
             self.durability,
             store_host,
-            took=lambda ms: self.figures.put_times.add(ms),
+            took=lambda ms, status: self.figures.put_times.add(ms, acknowledged=status is PutStatus.PUT_OK),
         )
         self.reads = Reads(
             settings,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import bisect
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 CLASSES = (
     *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
@@ -24,20 +25,48 @@ _WINDOWS_S = (10, 60, 600)
 _SAMPLES = max(_WINDOWS_S) + 1
 
 
-class PutTimes:
-    """The durations of puts: their distribution in the present minute, and the longest one since the start."""
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """How often a duration was in each class since the start. `limits_s`: of all classes but the last, in s."""
 
-    def __init__(self, take: Callable[[], tuple[Sequence[int], int]], now_ms: int) -> None:
-        """`take`: the kernel's counts since its last call, by class, and the longest time in ms. `now_ms`: steady."""
+    limits_s: Sequence[float]
+    counts: Sequence[int]
+    seconds: float
+    """All durations together."""
+
+
+class PutTimes:
+    """The durations of puts: their distribution in the present minute and since the start, and the longest one."""
+
+    def __init__(
+        self,
+        take: Callable[[], tuple[Sequence[int], int]],
+        totals: Callable[[], tuple[Sequence[int], int, int]],
+        now_ms: int,
+    ) -> None:
+        """`take`: the kernel's counts since its last call, by class, and the longest time in ms. `totals`: the kernel's
+        counts of acknowledged sends since the start, by class, their time in ms, and the number of failed ones.
+        `now_ms`: steady."""
         self._take = take
+        self._totals = totals
         self._begin_ms = now_ms
-        self._counts = [0] * len(CLASSES)
+        self._counts = [0] * len(CLASSES)  # of the kernel, in the present minute
+        self._own = [0] * len(CLASSES)  # since the start
+        self._own_before = [0] * len(CLASSES)  # when the present minute began
+        self._own_failed = [0] * len(CLASSES)
+        self._own_ms = 0  # of acknowledged puts
         self._longest_ms = 0
 
-    def add(self, ms: int) -> None:
+    def add(self, ms: int, *, acknowledged: bool = True) -> None:
         """Counts a put that took `ms`."""
-        self._counts[bisect.bisect_right(_LIMITS_MS, ms)] += 1
-        self._longest_ms = max(self._longest_ms, ms)
+        number = bisect.bisect_right(_LIMITS_MS, ms)
+        self._own[number] += 1
+        if ms > self._longest_ms:
+            self._longest_ms = ms
+        if acknowledged:
+            self._own_ms += ms
+        else:
+            self._own_failed[number] += 1
 
     def settle(self, now_ms: int) -> None:
         """Takes the kernel's counts. Called once a second: each minute the distribution starts again at 0."""
@@ -45,6 +74,7 @@ class PutTimes:
         if now_ms - self._begin_ms >= _PERIOD_MS:
             self._begin_ms = now_ms
             self._counts = [0] * len(CLASSES)
+            self._own_before = self._own[:]
         self._counts = [mine + new for mine, new in zip(self._counts, counts, strict=True)]
         self._longest_ms = max(self._longest_ms, longest_ms)
 
@@ -55,7 +85,23 @@ class PutTimes:
 
     def distribution(self) -> str:
         """The counts of the present minute, in RocketMQ's form."""
-        return "".join(f"[{name}]:{count} " for name, count in zip(CLASSES, self._counts, strict=True))
+        rows = zip(CLASSES, self._counts, self._own, self._own_before, strict=True)
+        return "".join(f"[{name}]:{count + own - before} " for name, count, own, before in rows)
+
+    def acknowledged(self) -> Distribution:
+        """The durations of the puts that were acknowledged since the start."""
+        counts, ms, _ = self._totals()
+        rows = zip(counts, self._own, self._own_failed, strict=True)
+        return Distribution(
+            [limit / 1000 for limit in _LIMITS_MS],
+            [count + own - failed for count, own, failed in rows],
+            (ms + self._own_ms) / 1000,
+        )
+
+    @property
+    def failed_in_kernel(self) -> int:
+        """Number of sends since the start that the kernel took and that were answered with an error."""
+        return self._totals()[2]
 
 
 class GetCounts:

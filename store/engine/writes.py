@@ -27,9 +27,9 @@ class Writes:
         durability: Durability,
         store_host: Host,
         *,
-        took: Callable[[int], None],
+        took: Callable[[int, PutStatus], None],
     ) -> None:
-        """`took(ms)` gets how long each put took."""
+        """`took(ms, status)` gets how long each put took, and how it ended."""
         self._log = log
         self._admission = admission
         self._appender = appender
@@ -46,7 +46,7 @@ class Writes:
         self._appender.kick()
         pos, size, *_ = appended
         status = await self._durability.stored(pos + size, waits=_waits(message.properties))
-        self._took(steady_ms() - begin_ms)
+        self._took(steady_ms() - begin_ms, status)
         return self._appended(status, message, appended)
 
     async def put_all(self, messages: Sequence[Message], *, makes_room: bool = False) -> list[PutResult]:
@@ -115,7 +115,7 @@ class Writes:
             return self._error(error)
         self._appender.kick()
         status = await self._durability.stored(end, waits=_waits(batch.properties))
-        self._took(steady_ms() - begin_ms)
+        self._took(steady_ms() - begin_ms, status)
         ids = ",".join(encode_message_id(self._store_host, pos) for pos in positions)
         return self._result(status, positions[0], size, queue_offset, ids, stored_ms, len(positions))
 

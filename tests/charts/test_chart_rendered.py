@@ -313,7 +313,9 @@ def test_monitoring_is_behind_switches() -> None:
 
 def test_alerts_are_complete() -> None:
     (rule,) = of_kind(rendered("everything"), "PrometheusRule")
-    alerts = [alert for group in rule["spec"]["groups"] for alert in group["rules"]]
+    rules = [each for group in rule["spec"]["groups"] for each in group["rules"]]
+    assert all(("alert" in each) is not ("record" in each) for each in rules)
+    alerts = [each for each in rules if "alert" in each]
     assert len({alert["alert"] for alert in alerts}) == len(alerts)
     for alert in alerts:
         assert alert["labels"]["severity"] in ("warning", "critical")
@@ -330,14 +332,16 @@ def test_alerts_are_complete() -> None:
 def test_alerts_lead_to_runbooks_at_the_given_place(base: str) -> None:
     manifests = rendered("everything", "--set", f"monitoring.prometheusRule.runbookUrl={base}")
     (rule,) = of_kind(manifests, "PrometheusRule")
-    for alert in (alert for group in rule["spec"]["groups"] for alert in group["rules"]):
+    for alert in (each for group in rule["spec"]["groups"] for each in group["rules"] if "alert" in each):
         assert alert["annotations"]["runbook_url"] == f"https://git.example.com/mq/docs/runbooks/{alert['alert']}.md"
 
 
 def test_brokers_that_prometheus_cannot_read_have_the_name_that_an_alert_asks_for() -> None:
     manifests = rendered("everything")
     (rule,) = of_kind(manifests, "PrometheusRule")
-    alerts = {alert["alert"]: alert["expr"] for group in rule["spec"]["groups"] for alert in group["rules"]}
+    alerts = {
+        each["alert"]: each["expr"] for group in rule["spec"]["groups"] for each in group["rules"] if "alert" in each
+    }
     (monitor,) = [m for m in of_kind(manifests, "ServiceMonitor") if m["metadata"]["name"].endswith("-brokers")]
     ((relabeling,),) = [endpoint["relabelings"] for endpoint in monitor["spec"]["endpoints"]]
     assert relabeling["targetLabel"] == "job"

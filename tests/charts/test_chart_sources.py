@@ -78,6 +78,8 @@ def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
         ("env", [{"name": "WORKERS", "value": 8}]),
         ("monitoring.serviceMonitor.interval", "soon"),
         ("monitoring.prometheusRule.diskUsageRatio", 80),
+        ("monitoring.prometheusRule.sendSuccessRatio", 1),
+        ("monitoring.prometheusRule.sendLatencySeconds", 0.3),
         ("monitoring.prometheusRule.runbookUrl", ""),
         ("monitoring.prometheusRule.runbookUrl", "https://a b"),
         ("monitoring.prometheusRule.runbookUrl", 'a"b'),

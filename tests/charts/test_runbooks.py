@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from metrics_page import documented_series
+from metrics_page import documented, documented_series
 
 from tallystick.node.cli import _parser as parser_of_tally
 from tallystick.operator.core.kube import GROUP
@@ -33,10 +33,15 @@ VARIES = "\N{HORIZONTAL ELLIPSIS}"
 """Stands for a part of a message that its program fills in."""
 
 
+def rules(kind: str) -> dict[str, str]:
+    """Returns the text of each rule of a kind (`alert`, `record`) in the template, by its name."""
+    parts = re.split(r"^ +- (alert|record): ([\w:]+).*$", RULES, flags=re.MULTILINE)[1:]
+    return {name: text for found, name, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True) if found == kind}
+
+
 def alerts() -> dict[str, str]:
-    """Returns the text of each alert in the template."""
-    parts = re.split(r"^ +- alert: (\w+).*$", RULES, flags=re.MULTILINE)[1:]
-    return dict(zip(parts[::2], parts[1::2], strict=True))
+    """Returns the text of each alert."""
+    return rules("alert")
 
 
 def test_each_alert_has_a_page_and_each_page_an_alert() -> None:
@@ -75,16 +80,30 @@ def test_the_folder_is_a_value_with_a_default() -> None:
 METRIC = re.compile(r"\b((?:rocketmq|tally|tallystick_operator|process)_[a-z0-9_]+)\b")
 
 
+RECORD = re.compile(r"\b(tallystick:\w+:\w+)")
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_metrics_of_the_pages_exist(name: str) -> None:
-    assert set(METRIC.findall(TEXTS[name])) - documented_series() == set()
+    """Histograms have the name that the reference shows as well, which is that of no series."""
+    assert set(METRIC.findall(TEXTS[name])) - documented_series() - documented().keys() == set()
+    assert set(RECORD.findall(TEXTS[name])) - rules("record").keys() == set()
+
+
+def test_recorded_series_have_a_rule_and_a_use() -> None:
+    asked = {name for text in alerts().values() for name in RECORD.findall(text)}
+    assert asked == rules("record").keys()
+
+
+def asks_for(name: str) -> set[str]:
+    """Returns the metrics of an alert, also those behind recorded series, without the suffixes of histograms."""
+    texts = [alerts()[name], *(rules("record")[record] for record in RECORD.findall(alerts()[name]))]
+    return {re.sub("_(bucket|count|sum)$", "", metric) for text in texts for metric in METRIC.findall(text)}
 
 
 def test_most_pages_name_the_metric_of_their_alert() -> None:
     """The page of an alert on the series that Prometheus itself makes names none of ours."""
-    without = {
-        name for name, text in alerts().items() if not set(METRIC.findall(text)) & set(METRIC.findall(PAGES[name]))
-    }
+    without = {name for name in alerts() if not asks_for(name) & set(METRIC.findall(PAGES[name]))}
     assert without == {"TallystickMetricsMissing"}
 
 

@@ -221,6 +221,10 @@ async def test_without_a_leader_a_request_is_refused_in_the_end(lab: Lab, monkey
     assert answer.code == 14
     assert answer.ext is not None and "MSG_REGION" in answer.ext, "a 4.8 client fails on a null map"
     assert lab.follower.held == 0
+    assert lab.follower.broker.stats.send_failures == 1
+    offset = Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext={**OFFSET, "commitOffset": "7"})
+    assert (await lab.ask(offset)).code == 14
+    assert lab.follower.broker.stats.send_failures == 1, "it is not a send"
 
 
 @pytest.mark.parametrize(("name", "limit"), [("HELD_MAX", 2), ("HELD_BYTES_MAX", 2 * 1500)])

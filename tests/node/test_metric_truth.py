@@ -229,6 +229,46 @@ async def test_every_figure_says_what_was_counted(load: Load) -> None:
     assert runtime["dispatchBehindBytes"] == "0"
 
 
+async def test_sends_are_acknowledged_or_failed_and_mistakes_of_clients_are_neither(load: Load) -> None:
+    """A send that was acknowledged is in the histogram, one that the broker refused is a failure."""
+    broker = load.broker
+    hot, cold = 20, 3
+    for _ in range(hot):
+        assert (await load.send("T")).code == 0
+    for _ in range(cold):
+        assert (await load.send("T", "DELAY\x012\x02")).code == 0
+    for _ in range(REFUSED):
+        assert (await load.send("T", queue=99)).code != 0
+        assert (await load.send("T", f"A\x01{'x' * 40_000}\x02")).code == 13
+    figures = load.metrics()
+    assert figures["rocketmq_storage_put_seconds_count",] == hot + cold
+    assert figures["rocketmq_send_failures_total",] == 0
+    buckets = [value for key, value in figures.items() if key[0] == "rocketmq_storage_put_seconds_bucket"]
+    assert buckets == sorted(buckets) and buckets[-1] == hot + cold
+    assert figures["rocketmq_storage_put_seconds_sum",] >= 0
+    broker.store.admission.close()
+    for _ in range(REFUSED):
+        assert (await load.send("T")).code == 14
+    broker.store.admission.is_open = True
+    figures = load.metrics()
+    assert figures["rocketmq_send_failures_total",] == REFUSED
+    assert figures["rocketmq_storage_put_seconds_count",] == hot + cold
+
+
+async def test_flushes_are_counted_and_timed(load: Load) -> None:
+    """`flush` returns after a sync of what was written, so each one here is at least one flush."""
+    before = load.metrics()
+    for _ in range(5):
+        assert (await load.send("T")).code == 0
+        await load.broker.store.appender.flush()
+    after = load.metrics()
+    name = "rocketmq_storage_flush_seconds"
+    assert after[f"{name}_count",] >= before[f"{name}_count",] + 5
+    assert after[f"{name}_sum",] > before[f"{name}_sum",]
+    buckets = [value for key, value in after.items() if key[0] == f"{name}_bucket"]
+    assert buckets == sorted(buckets) and buckets[-1] == after[f"{name}_count",]
+
+
 async def test_held_pulls_and_connections_are_counted_while_they_are_there(load: Load) -> None:
     await load.send("T")
     await until(lambda: load.broker.store.queues.max_offset("T", 0) == 1)
@@ -260,6 +300,7 @@ async def test_tables_that_cannot_be_saved_are_counted_until_they_are_saved(
     blocked.mkdir()
     refused = await load.send("New")
     assert refused.code == 14 and "topic[New] is not saved" in str(refused.remark)
+    assert load.metrics()["rocketmq_send_failures_total",] == 1
     assert load.metrics()["rocketmq_storage_unsaved_tables",] == 1
     assert "topics.json" in load.broker.last_save_error
     fields = {"topic": "Admin", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6", "order": "false",

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tallystick.node.http import metrics
 from tallystick.node.http.metrics import BrokerMetrics
+from tallystick.store.engine.put_times import Distribution
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.findings import FindingKind
 
@@ -41,7 +42,12 @@ class MeasuredBroker(FakeBroker):
             max_pos=1000,
             min_pos=100,
             flushed_pos=900,
-            figures=SimpleNamespace(dispatch_behind_bytes=50, damaged_records=2),
+            figures=SimpleNamespace(
+                dispatch_behind_bytes=50,
+                damaged_records=2,
+                syncs=Distribution([0.25, 1.0], [3, 0, 1], 4.5),
+                put_times=SimpleNamespace(failed_in_kernel=2, acknowledged=lambda: Distribution([0.001], [7, 1], 0.5)),
+            ),
             admission=SimpleNamespace(writable=True),
             upkeep=SimpleNamespace(disk_ratio=0.25, segments_deleted_early=0),
             appender=SimpleNamespace(write_errors=1),
@@ -101,6 +107,18 @@ def test_what_the_store_says(broker: MeasuredBroker) -> None:
     assert found["rocketmq_storage_writable"] == {(): 1}
     broker.store.admission.writable = False
     assert page(broker)["rocketmq_storage_writable"] == {(): 0}
+
+
+def test_a_histogram_has_buckets_a_sum_and_a_count(broker: MeasuredBroker) -> None:
+    found = page(broker)
+    name = "rocketmq_storage_flush_seconds"
+    assert found[f"{name}_bucket"] == {("0.25",): 3, ("1.0",): 3, ("+Inf",): 4}
+    assert (found[f"{name}_count"], found[f"{name}_sum"]) == ({(): 4}, {(): 4.5})
+
+
+def test_failed_sends_are_those_of_the_kernel_and_the_others(broker: MeasuredBroker) -> None:
+    broker.stats.send_failures += 3
+    assert page(broker)["rocketmq_send_failures_total"] == {(): 5}
 
 
 def test_messages_are_counted_up_to_now(broker: MeasuredBroker) -> None:

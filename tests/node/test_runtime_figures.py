@@ -33,7 +33,7 @@ def counts(text: str) -> dict[str, int]:
 
 
 def times(kernel: tuple[list[int], int] = ([0] * 13, 0)) -> PutTimes:
-    return PutTimes(lambda: kernel, 0)
+    return PutTimes(lambda: kernel, lambda: ([0] * 13, 0, 0), 0)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,53 @@ def test_refused_sends_take_their_time_too(tmp_path: Path) -> None:
     assert log.take_put_times() == ([0, 0, 0, 1, *[0] * 9], 60)
 
 
+def test_totals_separate_what_was_acknowledged_from_what_failed(tmp_path: Path) -> None:
+    """The sums since the start stay when the counts are taken. An answer with any code but 0 is a failure."""
+    log = make_log(tmp_path / "log")
+    connection = log.connect(PEER.encode())
+    for opaque, ms in enumerate((0, 9, 10, 700)):
+        log.feed(connection, send_frame(b"x", opaque=opaque), NOW_MS - ms)
+    log.write_out()
+    log.release(log.written, NOW_MS)
+    log.feed(connection, send_frame(b"x", opaque=4), NOW_MS - 20_000)
+    log.abandon(1, "no room", NOW_MS)
+    log.feed(connection, send_frame(b"x", opaque=5), NOW_MS - 6000)
+    log.expire(1 << 62, 10, NOW_MS)
+    log.feed(connection, send_frame(b"x", flag=2), NOW_MS)  # oneway: nobody waits
+    taken, _ = log.take_put_times()
+    assert sum(taken) == 7
+    kernel = [2, 1, 1, 0, 0, 0, 1, *[0] * 6]
+    assert log.put_totals() == (kernel, 719, 2)
+    puts = PutTimes(log.take_put_times, log.put_totals, 0)
+    puts.add(11)
+    puts.add(4000, acknowledged=False)
+    found = puts.acknowledged()
+    assert found.counts == [2, 1, 2, 0, 0, 0, 1, *[0] * 6]
+    assert found.seconds == pytest.approx(0.73) and puts.failed_in_kernel == 2
+    assert found.limits_s[:4] == [0.001, 0.01, 0.05, 0.1] and len(found.limits_s) == len(CLASSES) - 1
+    puts.settle(70_000)
+    assert puts.acknowledged() == found, "a new minute changes no total"
+
+
+def test_each_sync_of_the_log_is_timed(tmp_path: Path) -> None:
+    log = make_log(tmp_path / "log")
+    connection = log.connect(PEER.encode())
+    limits, counts, seconds = log.sync_totals()
+    assert limits == sorted(limits) and len(counts) == len(limits) + 1
+    assert (sum(counts), seconds) == (0, 0.0)
+    for number in range(1, 4):
+        log.feed(connection, send_frame(b"x", opaque=number), NOW_MS)
+        log.write_out()
+        log.sync()
+        log.sync()  # nothing was written since: no call to the disk
+        _, counts, total = log.sync_totals()
+        assert sum(counts) == number and total > seconds
+        seconds = total
+
+
 def test_the_distribution_begins_again_each_minute_and_the_longest_stays() -> None:
     kernel = [([0, 4, *[0] * 11], 9), ([2, *[0] * 12], 0), ([1, *[0] * 12], 0)]
-    puts = PutTimes(lambda: kernel.pop(0), 0)
+    puts = PutTimes(lambda: kernel.pop(0), lambda: ([0] * 13, 0, 0), 0)
     puts.add(1500)
     puts.settle(30_000)
     assert counts(puts.distribution()) == dict.fromkeys(CLASSES, 0) | {"0~10ms": 4, "1~2s": 1}

@@ -44,11 +44,12 @@ async def until(what: str, look: Callable[[], Awaitable[T | None]]) -> T:
 class GroupLab:
     """A context manager. Members are started with the group and may be killed and started again."""
 
-    def __init__(self, folder: Path, *settings: str) -> None:
+    def __init__(self, folder: Path, *settings: str, reserved: int = 0) -> None:
+        """`reserved`: number of processes that `dLegerPeers` names in addition and that never start."""
         self.folder = folder
-        self._settings = settings
-        ports = free_ports(6)
-        peers, self._ports = ports[:3], ports[3:]
+        self._settings = (*settings, "groupBootstrapMembers=n0;n1;n2") if reserved else settings
+        ports = free_ports(6 + reserved)
+        self._ports, peers = ports[:3], ports[3:]
         self._peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(peers))
         self.members: dict[int, TallyProcess] = {}
         self.nameserver_process: TallyProcess | None = None

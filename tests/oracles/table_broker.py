@@ -73,7 +73,7 @@ class ListStore(OwnParts):
         self.tags_codes: dict[int, int] = {}
         """Tags codes by offset; others are 65."""
         self.extensions: dict[int, Extension] = {}
-        self.put_times, self.get_counts = PutTimes(lambda: ([0] * 13, 0), 0), GetCounts(0)
+        self.put_times, self.get_counts = PutTimes(lambda: ([0] * 13, 0), lambda: ([0] * 13, 0, 0), 0), GetCounts(0)
         self.saved_progress = False
         self.deletions_asked = 0
 

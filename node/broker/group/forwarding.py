@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tallystick.node.broker.group import envelope
-from tallystick.node.broker.processors.sending import region
+from tallystick.node.broker.processors.sending import SENDS, region
 from tallystick.node.remoting.codes import ResponseCode
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import (
@@ -304,6 +304,8 @@ class Forwarder:
         return True, None if command.is_oneway else answer
 
     def _refused(self, command: Command, code: int, remark: str) -> Command | None:
+        if command.code in SENDS and code != ResponseCode.MESSAGE_ILLEGAL:
+            self._broker.stats.send_failures += 1
         if command.is_oneway:
             return None
         # The fields of a send's answer: without any field, a 4.8 client fails because its map is null.

@@ -78,6 +78,8 @@ class SendProcessor:
         try:
             answer = await self._send(connection, command)
         except ResponseError as error:
+            if error.code == ResponseCode.SERVICE_NOT_AVAILABLE:  # other codes are mistakes of the client
+                self._broker.stats.send_failures += 1
             answer = command.reply(error.code, ext=region(self._broker), remark=error.remark)
         return None if command.is_oneway else answer
 

@@ -42,6 +42,7 @@ from tallystick.store.formats.message import Host, PutResult, PutStatus
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
 
+SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 VERSION_WITH_MAX_RECONSUME = 121  # V3_4_9: since then clients send the maximum number of attempts
 _LONG_NAMES = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
 _FULL = {
@@ -230,9 +231,13 @@ def put_answer(broker: BrokerContext, command: Command, result: PutResult, queue
 
     `queue_id` is that of the request, also for delayed and half messages; the queue offset is that of the record.
     """
-    code, remark = _CODES[result.status]
+    status = result.status
+    code, remark = _CODES[status]
     ext = region(broker)
-    if result.status.stored:
+    acknowledged = status is PutStatus.PUT_OK
+    if not acknowledged and code is not ResponseCode.MESSAGE_ILLEGAL:
+        broker.stats.send_failures += 1
+    if acknowledged or status.stored:
         ext = {
             "queueId": str(queue_id),
             **ext,

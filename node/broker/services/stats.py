@@ -158,6 +158,8 @@ class BrokerStats:
         self.put_totals, self.get_totals = Totals(start), Totals(start)
         self.put_bytes = 0
         """Bytes of all records that were stored since the start."""
+        self.send_failures = 0
+        """Sends that failed because of the broker, without those that the kernel took."""
         for name in (BROKER_PUT_NUMS, BROKER_GET_NUMS):
             self._tables[name][cluster] = Counter(start)
 

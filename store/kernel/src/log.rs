@@ -24,6 +24,7 @@ mod entries;
 mod locked;
 mod put_times;
 mod serve;
+mod sync_times;
 mod tail;
 mod topics;
 
@@ -32,6 +33,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
@@ -51,6 +53,7 @@ use entries::{EntryFiles, EntryTail, Place};
 use locked::Buffer;
 use put_times::PutTimes;
 use serve::{Connection, Inner, Rules};
+use sync_times::SyncTimes;
 use tail::{os_error, AppendFault, Tail};
 use topics::give_back_offsets;
 
@@ -73,6 +76,7 @@ pub struct Log {
     /// flushed that the first one is still writing.
     syncing: Mutex<()>,
     sync_error: Mutex<Option<(PathBuf, io::Error)>>,
+    sync_times: Mutex<SyncTimes>,
     /// Only in dledger's layout: the written entries, and the position up to which they are flushed.
     files: Option<EntryFiles>,
     flushed_point: Mutex<(u64, Link)>,
@@ -97,6 +101,7 @@ impl Log {
             let point = tail.entries.as_ref().map(|entries| entries.written);
             (std::mem::take(&mut tail.unsynced), folder, tail.written, point)
         };
+        let begin = (!files.is_empty() || folder.is_some()).then(Instant::now);
         let synced = files
             .iter()
             .try_for_each(|file| file.sync_data().map_err(|error| (file.path().to_owned(), error)))
@@ -104,6 +109,9 @@ impl Log {
                 Some((door, folder)) => door.sync_dir(&folder).map_err(|error| (folder, error)),
                 None => Ok(()),
             });
+        if let Some(begin) = begin {
+            self.sync_times().add(begin.elapsed());
+        }
         if let Err(fault) = synced {
             self.lock().tail.broken = true;
             return Err(fault);
@@ -113,6 +121,10 @@ impl Log {
             *self.flushed_entries() = (target, link);
         }
         Ok(target)
+    }
+
+    fn sync_times(&self) -> MutexGuard<'_, SyncTimes> {
+        self.sync_times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn flushed_entries(&self) -> MutexGuard<'_, (u64, Link)> {
@@ -237,6 +249,7 @@ impl Log {
             flushed: AtomicU64::new(0),
             syncing: Mutex::new(()),
             sync_error: Mutex::new(None),
+            sync_times: Mutex::default(),
             files,
             flushed_point: Mutex::new((0, Link::default())),
         })
@@ -584,6 +597,20 @@ impl Log {
     /// take_put_times() -> ([count by class of duration], longest ms): of sends that `feed` served since the last call.
     fn take_put_times(&self) -> ([u64; put_times::CLASSES], i64) {
         self.lock().put_times.take()
+    }
+
+    /// put_totals() -> ([count by class of duration], total ms, failed): of sends that `feed` served since the start;
+    /// counts and time of those that were acknowledged, and the number of the others.
+    fn put_totals(&self) -> ([u64; put_times::CLASSES], u64, u64) {
+        self.lock().put_times.totals()
+    }
+
+    /// sync_totals() -> ([limit of a class in s], [count by class], total s): of the syncs since the start that had
+    /// something to sync. The last class has no limit.
+    fn sync_totals(&self) -> (Vec<f64>, [u64; sync_times::CLASSES], f64) {
+        let limits = sync_times::LIMITS_US.iter().map(|&limit| limit as f64 / 1e6).collect();
+        let (counts, seconds) = self.sync_times().totals();
+        (limits, counts, seconds)
     }
 
     /// set_topic(topic, queues): the kernel serves sends to queues [0, queues); 0: to no queue.

@@ -6,16 +6,21 @@ use crate::reply::Reply;
 const LIMITS_MS: [i64; 11] = [10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000];
 pub(super) const CLASSES: usize = LIMITS_MS.len() + 2;
 
-/// Counts since the last `take`.
 #[derive(Default)]
 pub(super) struct PutTimes {
+    /// Counts of all sends since the last `take`, and the longest time.
     counts: [u64; CLASSES],
     longest_ms: i64,
+    /// Since the start: sends that were answered with success by class, their time in total, and the other sends.
+    acknowledged: [u64; CLASSES],
+    acknowledged_ms: u64,
+    failed: u64,
 }
 
 impl PutTimes {
-    /// Counts sends that took `ms`. A clock that was set back gives a negative time, which counts as none.
-    pub(super) fn add(&mut self, ms: i64, sends: u64) {
+    /// Counts sends that took `ms` and were answered with `code`. A clock that was set back gives a negative time, which
+    /// counts as none.
+    pub(super) fn add(&mut self, ms: i64, sends: u64, code: i32) {
         let class = if ms <= 0 {
             0
         } else {
@@ -23,18 +28,30 @@ impl PutTimes {
         };
         self.counts[class] += sends;
         self.longest_ms = self.longest_ms.max(ms);
+        if code == 0 {
+            self.acknowledged[class] += sends;
+            self.acknowledged_ms += ms.max(0) as u64 * sends;
+        } else {
+            self.failed += sends;
+        }
     }
 
-    /// Counts sends that are answered now. Most of them arrived in the same millisecond.
-    pub(super) fn answered(&mut self, replies: &[Reply], now_ms: i64) {
+    /// Counts sends that are answered with `code` now. Most of them arrived in the same millisecond.
+    pub(super) fn answered(&mut self, replies: &[Reply], code: i32, now_ms: i64) {
         for run in replies.chunk_by(|a, b| a.at_ms == b.at_ms) {
-            self.add(now_ms - run[0].at_ms, run.len() as u64);
+            self.add(now_ms - run[0].at_ms, run.len() as u64, code);
         }
     }
 
     /// The counts and the longest time; both start again at 0.
     pub(super) fn take(&mut self) -> ([u64; CLASSES], i64) {
-        let taken = std::mem::take(self);
-        (taken.counts, taken.longest_ms)
+        let taken = (self.counts, self.longest_ms);
+        (self.counts, self.longest_ms) = ([0; CLASSES], 0);
+        taken
+    }
+
+    /// What was acknowledged since the start, by class, its time in total in ms, and the number of other sends.
+    pub(super) fn totals(&self) -> ([u64; CLASSES], u64, u64) {
+        (self.acknowledged, self.acknowledged_ms, self.failed)
     }
 }

@@ -129,7 +129,7 @@ impl Inner {
         topic.set_next(header.queue, parts.queue_offset + 1);
         topic.count(1, size as u64);
         if header.oneway {
-            self.put_times.add(0, 1); // nobody waits for it
+            self.put_times.add(0, 1, 0); // nobody waits for it
         } else {
             self.replies.push_back(Reply {
                 connection,
@@ -155,7 +155,7 @@ impl Inner {
         remark: Option<&str>,
         now_ms: i64,
     ) -> PyResult<Bound<'py, PyList>> {
-        self.put_times.answered(replies, now_ms);
+        self.put_times.answered(replies, code, now_ms);
         let list = PyList::empty(py);
         let mut buffer = Vec::new();
         for run in replies.chunk_by(|a, b| a.connection == b.connection) {
