@@ -7,7 +7,6 @@ sampled between scrapes.
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -15,7 +14,6 @@ from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.utils import floatToGoString
 
 from tallystick.store.engine.put_times import Distribution
 
@@ -67,8 +65,8 @@ class MetricDeclaration(Generic[S]):
 
 def _buckets(found: Distribution) -> list[tuple[str, float]]:
     """Returns the buckets of Prometheus: for each limit, how many durations were at most as long."""
-    limits = [*map(float, found.limits_s), math.inf]
-    return [(floatToGoString(limit), total) for limit, total in zip(limits, accumulate(found.counts), strict=True)]
+    limits = [*(str(float(limit)) for limit in found.limits_s), "+Inf"]
+    return [(limit, float(total)) for limit, total in zip(limits, accumulate(found.counts), strict=True)]
 
 
 Read = Callable[[S], float | Iterable[Sample]]

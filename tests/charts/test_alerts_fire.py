@@ -176,6 +176,19 @@ def test_slow_sends_use_up_what_the_objective_permits(slow: dict[range, float], 
     assert {name for name in firing(sends(NEVER, slow)) if "Send" in name} == fires
 
 
+@pytest.mark.parametrize(("count", "fires"), [(2, False), (30, True)])
+def test_a_few_sends_of_an_idle_group_are_no_reason_to_call_an_engineer(count: int, fires: bool) -> None:
+    """A send a minute; in the last minutes some failed, and as many were slow."""
+    found = [
+        counter("rocketmq_send_failures_total", {range(count): 1}),
+        counter("rocketmq_storage_put_seconds_count", {range(400): 1}),
+        counter("rocketmq_storage_put_seconds_bucket", {range(count, 400): 1}, le=str(VALUES["sendLatencySeconds"])),
+    ]
+    expected = {"TallystickSendFailuresFast", "TallystickSlowSendsFast"}
+    assert (expected <= firing(found).keys()) is fires
+    assert fires or not {name for name in firing(found) if "Send" in name}
+
+
 def test_without_sends_no_objective_is_missed() -> None:
     nothing = [counter(each.name, NEVER, **dict(each.labels)) for each in sends(NEVER)]
     assert {name for name in firing(nothing) if "Send" in name} == set()
