@@ -27,3 +27,21 @@ impl SyncTimes {
         (self.counts, self.total.as_secs_f64())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_counts_in_the_first_class_whose_limit_it_does_not_exceed() {
+        assert!(LIMITS_US.windows(2).all(|pair| pair[0] < pair[1]));
+        for (class, &limit) in LIMITS_US.iter().enumerate() {
+            let mut times = SyncTimes::default();
+            times.add(Duration::from_micros(limit));
+            times.add(Duration::from_nanos(limit * 1000 + 1));
+            let (counts, seconds) = times.totals();
+            assert_eq!((counts[class], counts[class + 1]), (1, 1), "{limit} µs");
+            assert!((seconds - 2e-6 * limit as f64).abs() < 1e-6);
+        }
+    }
+}
