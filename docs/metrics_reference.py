@@ -110,7 +110,8 @@ def page() -> str:
         "- Beside each counter and histogram the operator exposes a gauge with the suffix `_created` (instead of",
         "  `_total`): the time when the series began, in seconds since 1970.",
         "",
-        "The chart's alerts and dashboard use only metrics of this page. [Runbooks](runbooks/README.md) explains the alerts.",
+        "The chart's alerts and dashboard use only metrics of this page. [Runbooks](runbooks/README.md) explains the",
+        "alerts.",
         "",
     ]
     for title, (words, sections) in PARTS.items():
