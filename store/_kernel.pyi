@@ -128,6 +128,16 @@ class ExtensionUnit(NamedTuple):
     store_ms: int
     bit_map: bytes
 
+class ExpiredEnd(NamedTuple):
+    """Where the messages that are older than a time end."""
+
+    offset: int
+    """The first offset behind them."""
+    last_pos: int
+    """Position of the last of them; -1: there is none."""
+    next_ms: int
+    """Store time of the message at `offset`; -1: none, or not known."""
+
 def string_hash(text: bytes) -> int:
     """Java's `String.hashCode` of UTF-8 bytes, signed 32 bits."""
 
@@ -804,9 +814,12 @@ class Dispatch:
         `calculate([(topic, properties)])` returns the bit map of each record; b"": no filter. The thread of `run` calls
         it. It must not raise: an error costs the bit maps of one run. `require([(topic, properties, position)])`
         returns the bits that each record's map must have; comparisons of units with the log call it."""
-    def raise_floor(self, topic: bytes, queue: int, offset: int) -> int:
-        """The queue begins at `offset` at least from now on, or at its end if that is lower; also after `delete_below`.
-        It is not stored. Returns the queue's first offset; 0 if there is no such queue."""
+    def raise_floor(self, topic: bytes, queue: int, offset: int, last_pos: int) -> bool:
+        """The queue begins at `offset` at least from now on, also after `delete_below`, if the unit before it names the
+        record at `last_pos`. It is not stored. Returns whether the queue begins there, or behind it."""
+    def expired_end(self, topic: bytes, queue: int, before_ms: int) -> ExpiredEnd:
+        """Where the messages end that were stored before a time. Store times may go back: the search prefers the first
+        possible place. Reads the records of some units."""
     def correct_min_offsets(self, min_pos: int) -> None:
         """Moves each queue's first entry to the first one of a record at or after `min_pos`."""
     def drop_index_after(self, timestamp_ms: int) -> int:

@@ -25,6 +25,7 @@ from tallystick.node.broker.processors import all_routes
 from tallystick.node.broker.processors.pull_quick import QuickPulls
 from tallystick.node.broker.role import Alone, Role
 from tallystick.node.broker.services.bit_maps import BitMaps
+from tallystick.node.broker.services.expiry import ExpiryService
 from tallystick.node.broker.services.holds import HoldTable
 from tallystick.node.broker.services.registration import Registration
 from tallystick.node.broker.services.schedule import ScheduleService
@@ -36,6 +37,7 @@ from tallystick.node.broker.slaves.listeners import bind_for_slaves
 from tallystick.node.broker.tables.clients import ConsumerTable, ProducerTable
 from tallystick.node.broker.tables.consumer_groups import SubscriptionGroupTable
 from tallystick.node.broker.tables.filters import ConsumerFilterTable
+from tallystick.node.broker.tables.first_offsets import FirstOffsets
 from tallystick.node.broker.tables.locks import QueueLocks
 from tallystick.node.broker.tables.offsets import ConsumerOffsets
 from tallystick.node.broker.tables.saving import SavedTable
@@ -99,6 +101,7 @@ class Broker:
         self.locks = QueueLocks()
         self.holds = HoldTable(store.queues, limit=settings.pullThreadPoolQueueCapacity)
         self.schedule = files.open("delayOffset.json", lambda file: ScheduleService(self, file))
+        self.expiry = ExpiryService(self, files.open("firstOffset.json", FirstOffsets))
         self.timers = TimerService(self)
         self.transactions = TransactionService(self)
         self._client = RemotingClient(name="broker.client")
@@ -284,8 +287,10 @@ class Broker:
         self.store.queues.on_arrival = self.holds.on_arrival
         self._bit_maps.start(wanted=self.settings.enableCalcFilterBitMap)
         self._set_hot()
+        await self.expiry.apply()
         await self._role.start()
         self._every(lambda: 1_000, "each second", self._each_second)
+        self._every(lambda: 1_000, "first offsets", self.expiry.apply_rest)
         self._every(lambda: 10_000, "each ten seconds", self._each_ten_seconds)
         self._every(lambda: self.settings.flushConsumerOffsetInterval, "save offsets", self.offsets.try_save)
         await self._server.serve(listeners)
@@ -323,7 +328,7 @@ class Broker:
     @property
     def failing_tables(self) -> list[SavedTable]:
         """Tables whose last write failed. Each is written again as long as it differs from its file."""
-        tables = (self.topics, self.groups, self.offsets, self.filters, self.schedule.offsets)
+        tables = (self.topics, self.groups, self.offsets, self.filters, self.schedule.offsets, self.expiry.offsets)
         return [table for table in tables if table.save_error]
 
     def failure(self) -> str | None:
@@ -473,7 +478,7 @@ class Broker:
                 channel.close()
         self.locks.expire(now_ms)
         self.filters.clean()
-        for saved in (self.topics, self.groups, self.filters):
+        for saved in (self.topics, self.groups, self.filters, self.expiry.offsets):
             await saved.try_save()
 
 

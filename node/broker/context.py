@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.tables.clients import ConsumerTable, ProducerTable
     from tallystick.node.broker.tables.consumer_groups import SubscriptionGroupTable
     from tallystick.node.broker.tables.filters import ConsumerFilterTable
+    from tallystick.node.broker.tables.first_offsets import FirstOffsets
     from tallystick.node.broker.tables.locks import QueueLocks
     from tallystick.node.broker.tables.offsets import ConsumerOffsets
     from tallystick.node.broker.tables.topics import TopicTable
@@ -140,6 +141,14 @@ class QueuesView(Protocol):
 
     def clean_expired_queues(self) -> int:
         """Deletes files that only name records before the begin of the log. Returns the number of files."""
+
+
+class ExpiryView(Protocol):
+    """Expiry by topic, as processors use it: `services.expiry.ExpiryService`."""
+
+    @property
+    def offsets(self) -> FirstOffsets:
+        """Where queues begin because messages expired."""
 
 
 class AdmissionView(Protocol):
@@ -278,6 +287,9 @@ class BrokerContext(Protocol):
 
     @property
     def transactions(self) -> TransactionService: ...
+
+    @property
+    def expiry(self) -> ExpiryView: ...
 
     @property
     def group(self) -> GroupView | None:

@@ -113,6 +113,7 @@ class Alone:
         await self._broker.schedule.start()
         await self._broker.timers.start()
         await self._broker.transactions.start()
+        await self._broker.expiry.start()
         if self.slaves is not None:
             await self.slaves.start()
 
@@ -141,6 +142,7 @@ class Alone:
         await self._broker.schedule.stop()
         await self._broker.timers.stop()
         await self._broker.transactions.stop()
+        await self._broker.expiry.stop()
         if self.slaves is not None:
             with contextlib.suppress(OSError):  # `save` reports it
                 await self._broker.store.flush()
@@ -160,5 +162,5 @@ class Alone:
                 await asyncio.to_thread(broker.schedule.persist)
             except OSError as error:
                 _logger.error("offsets of delays are not saved, some are delivered again: %s", error)
-        for table in (broker.topics, broker.groups, broker.offsets, broker.filters):
+        for table in (broker.topics, broker.groups, broker.offsets, broker.filters, broker.expiry.offsets):
             await table.try_save()

@@ -116,19 +116,32 @@ class ClusterClient:
                 found += [QueueAddress(topic, row["brokerName"], address, number) for number in range(count)]
         return found
 
-    async def create_topic(self, broker: str, topic: str, queues: int, *, perm: int = _READ | _WRITE) -> None:
-        """Creates or changes a topic at one broker, with this number of queues to read and to write."""
+    async def create_topic(
+        self,
+        broker: str,
+        topic: str,
+        queues: int,
+        *,
+        perm: int = _READ | _WRITE,
+        read_queues: int | None = None,
+        sys_flag: int = 0,
+        attributes: str = "",
+    ) -> str:
+        """Creates or changes a topic at one broker, with this number of queues to write and, without another number, to
+        read. `attributes`: changes, as `+name=value,-name`. Returns what the broker says about it, mostly nothing."""
         ext = {
             "topic": topic,
             "defaultTopic": "TBW102",
-            "readQueueNums": str(queues),
+            "readQueueNums": str(queues if read_queues is None else read_queues),
             "writeQueueNums": str(queues),
             "perm": str(perm),
             "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0",
+            "topicSysFlag": str(sys_flag),
             "order": "false",
+            **({"attributes": attributes} if attributes else {}),
         }
-        await self.call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+        answer = await self.call(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+        return answer.remark or ""
 
     async def send(
         self, queue: QueueAddress, body: bytes, *, tag: str = "", key: str = "", group: str = "tally"

@@ -15,7 +15,8 @@ _PERM_MAX = 7
 
 
 class TopicsApi(Table):
-    """`perm` is a sum of 4 (read), 2 (write) and 1 (new topics may inherit it)."""
+    """`perm` is a sum of 4 (read), 2 (write) and 1 (new topics may inherit it). `retentionHours` 0: messages stay as
+    long as the log keeps them."""
 
     path = "/topics"
     plural = "topics"
@@ -25,6 +26,7 @@ class TopicsApi(Table):
         "writeQueues": ("write_queue_nums", int),
         "perm": ("perm", int),
         "order": ("order", bool),
+        "retentionHours": ("retention_hours", int),
     }
 
     def names(self) -> Iterable[str]:

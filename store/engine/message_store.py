@@ -29,6 +29,7 @@ from tallystick.store.engine.connections import Connections
 from tallystick.store.engine.copies import Copies
 from tallystick.store.engine.dispatcher import Dispatcher
 from tallystick.store.engine.durability import LogParts, LogSource
+from tallystick.store.engine.expiry import Expiry
 from tallystick.store.engine.figures import Figures
 from tallystick.store.engine.group_commit import GroupCommit, ReplicaLog
 from tallystick.store.engine.index_repair import IndexRepair
@@ -132,6 +133,7 @@ class MessageStore:
             entry_header_bytes=entry_header_bytes,
             min_pos=self._first_pos,
         )
+        self.expiry = Expiry(dispatch, threads, self.upkeep.age_now_ms)
         self.queues = Queues(log, dispatch, self.dispatcher, self.appender, self.upkeep)
         self._make_figures(entry_header_bytes)
         self.timers = self._make_timers() if settings.timerWheelEnable else None

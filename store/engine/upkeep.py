@@ -267,7 +267,7 @@ class Upkeep:
         if timers is not None:
             timers_from, self._timers_pos = timers.keep_from(), timers.index.pos
         result = self._cleaner.run(
-            now_ms=self._age_now_ms(),
+            now_ms=self.age_now_ms(),
             hour=time.localtime().tm_hour,
             open_s=(steady_ms() - self._opened_ms) / 1000,
             # A queue whose entries are lost with the power is made again from the log: not from what is deleted, and
@@ -298,21 +298,22 @@ class Upkeep:
         now_ms = wall_ms()
         return max((time_ms for time_ms in times if time_ms <= now_ms), default=0)
 
-    def _age_now_ms(self) -> int:
-        """The current time for ages of segments. Logs once when it differs from the wall clock."""
+    def age_now_ms(self) -> int:
+        """The current time for ages of segments and messages. Logs once when it differs from the wall clock. Call it on
+        the thread of the upkeep."""
         now_ms = self._age_clock.now_ms(wall_ms(), elapsed_ms())
         held_back_ms = self._age_clock.held_back_ms
         if bool(held_back_ms) is not self._distrust:
             self._distrust = bool(held_back_ms)
             if self._distrust:
                 _logger.warning(
-                    "the wall clock is unexpectedly %.1f h ahead: no segment is deleted because of its age until the "
-                    "clock is set back, or until the difference has lasted for %d h",
+                    "the wall clock is unexpectedly %.1f h ahead: no segment is deleted and no message expires because"
+                    " of its age until the clock is set back, or until the difference has lasted for %d h",
                     held_back_ms / 3_600_000,
                     PATIENCE_MS // 3_600_000,
                 )
             else:
-                _logger.info("the wall clock is accepted again: segments are deleted by age")
+                _logger.info("the wall clock is accepted again for ages of segments and messages")
         return now_ms
 
     def _before_delete(self, start: int) -> None:

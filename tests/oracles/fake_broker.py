@@ -8,12 +8,14 @@ from typing import Any
 
 from fake_store import Clock, FakeStore
 
+from tallystick.node.broker.services.expiry import ExpiryService
 from tallystick.node.broker.services.schedule import ScheduleService
 from tallystick.node.broker.services.stats import BrokerStats
 from tallystick.node.broker.services.timers import TimerService
 from tallystick.node.broker.services.transactions import TransactionService
 from tallystick.node.broker.tables.clients import Client, ConsumerTable, ProducerTable
 from tallystick.node.broker.tables.consumer_groups import SubscriptionGroupTable
+from tallystick.node.broker.tables.first_offsets import FirstOffsets
 from tallystick.node.broker.tables.locks import QueueLocks
 from tallystick.node.broker.tables.offsets import ConsumerOffsets
 from tallystick.node.broker.tables.topics import TopicTable
@@ -93,6 +95,7 @@ class FakeBroker:
         self.schedule = ScheduleService(self, delay_file or MemoryFile())
         self.timers = TimerService(self)
         self.transactions = TransactionService(self)  # type: ignore[arg-type]
+        self.expiry = ExpiryService(self, FirstOffsets(MemoryFile()))  # type: ignore[arg-type]
         self.group = None
         self.slaves = None
         self.registrations = 0

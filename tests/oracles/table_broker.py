@@ -15,10 +15,12 @@ from tallystick.node.broker.processors.inspection import InspectionProcessor
 from tallystick.node.broker.processors.locks import LockProcessor
 from tallystick.node.broker.processors.newer_admin import NewerAdminProcessor
 from tallystick.node.broker.processors.offsets import OffsetProcessor
+from tallystick.node.broker.services.expiry import ExpiryService
 from tallystick.node.broker.services.stats import BrokerStats
 from tallystick.node.broker.tables.clients import Client, ConsumerTable, ProducerTable
 from tallystick.node.broker.tables.consumer_groups import SubscriptionGroupTable
 from tallystick.node.broker.tables.filters import ConsumerFilterTable
+from tallystick.node.broker.tables.first_offsets import FirstOffsets
 from tallystick.node.broker.tables.locks import QueueLocks
 from tallystick.node.broker.tables.offsets import ConsumerOffsets
 from tallystick.node.broker.tables.subscriptions import SubscriptionData
@@ -191,6 +193,7 @@ class TableBroker:
         self.stats = BrokerStats("PeerCluster", self.now_ms)
         self.schedule = NoSchedule()
         self.timers = NoSchedule()
+        self.expiry = ExpiryService(cast(Any, self), FirstOffsets(MemoryFile()))
         self.registered = 0
         kinds = (
             ClientProcessor,

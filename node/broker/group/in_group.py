@@ -43,13 +43,13 @@ class InGroup:
     def join(self, broker: Broker, files: TableFiles, routes: dict[int, Handler]) -> dict[int, Handler]:
         """See `Role`. The group's log completes the tables."""
         self._broker = broker
-        replicated = (broker.topics, broker.groups, broker.offsets, broker.schedule.offsets)
+        replicated = (broker.topics, broker.groups, broker.offsets, broker.schedule.offsets, broker.expiry.offsets)
         self.group = self._group = BrokerGroup(
             broker,
             self._member,
             self._committed,
             [(table, files.file(table.what)) for table in replicated],
-            (broker.schedule, broker.timers, broker.transactions),
+            (broker.schedule, broker.timers, broker.transactions, broker.expiry),
             door=broker.store.door,
             folder=broker.store.root / "config",
             address=str(broker.advertised),

@@ -11,17 +11,27 @@ Source: AdminBrokerProcessor of RocketMQ 4.8.0; forms as in the recordings `admi
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from tallystick.node.broker.processors.answers import json_answer, read_body, refused
 from tallystick.node.broker.services.runtime import runtime_info
-from tallystick.node.broker.tables.administration import delete_group, delete_topic, update_groups, update_topics
+from tallystick.node.broker.tables.administration import (
+    delete_group,
+    delete_topic,
+    retention_note,
+    update_groups,
+    update_topics,
+)
 from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup
 from tallystick.node.broker.tables.message_queue import MessageQueue
+from tallystick.node.broker.tables.topic_attributes import parse_changes as parse_attributes
+from tallystick.node.broker.tables.topic_attributes import retention_after
 from tallystick.node.broker.tables.topics import TopicConfig, validate_topic_name
 from tallystick.node.core.java_properties import parse_properties
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
-from tallystick.node.remoting.command import Command, need_int, need_str, opt_bool, opt_int
+from tallystick.node.remoting.command import Command, need_int, need_str, opt_bool, opt_int, opt_str
 from tallystick.store import fastjson
 from tallystick.store.tables import DataVersion
 
@@ -64,7 +74,8 @@ class AdminProcessor:
     # --- topics ---
 
     async def update_topic(self, channel: Channel, command: Command) -> Command:
-        """17: creates or changes a topic. `order` of the request has no effect, as in RocketMQ 4.8."""
+        """17: creates or changes a topic. `order` of the request has no effect, as in RocketMQ 4.8. Attributes that the
+        request does not name stay."""
         ext = command.ext
         name = need_str(ext, "topic")
         check_topic(self._broker, name)
@@ -79,8 +90,11 @@ class AdminProcessor:
             filter_type,
             opt_int(ext, "topicSysFlag"),
         )
+        if known := self._broker.topics.get(name):
+            config = replace(config, order=known.order)
+        config = with_attributes(self._broker, config, lambda: parse_attributes(opt_str(ext, "attributes")))
         await update_topics_of_request(self._broker, config)
-        return command.reply()
+        return command.reply(remark=retention_note(self._broker, config))
 
     async def delete_topic(self, channel: Channel, command: Command) -> Command:
         """215: deletes a topic. It succeeds if the topic does not exist, because mqadmin asks every broker."""
@@ -193,6 +207,18 @@ class AdminProcessor:
     def delay_offsets(self, channel: Channel, command: Command) -> Command:
         """45: returns the offset of the next message to deliver, by delay level."""
         return json_answer(command, {"offsetTable": dict(self._broker.schedule.offsets.offsets)})
+
+
+def with_attributes(
+    broker: BrokerContext, config: TopicConfig, changes: Callable[[], Mapping[Any, Any]]
+) -> TopicConfig:
+    """The topic with the attributes that it has now, after these changes. ResponseError 1: they are invalid."""
+    known = broker.topics.get(config.topic_name) or config
+    try:
+        hours = retention_after(known.retention_hours, changes())
+    except ValueError as error:
+        raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+    return replace(config, retention_hours=hours, attributes=known.attributes)
 
 
 def check_topic(broker: BrokerContext, name: str) -> None:

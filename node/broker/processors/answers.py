@@ -1,13 +1,18 @@
-"""Bodies of requests and answers as JSON objects, in the dialect of RocketMQ's clients."""
+"""What several processors answer with: JSON objects in the dialect of RocketMQ's clients, errors, and whether a record
+may be shown."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tallystick.node.remoting.codes import ResponseCode
 from tallystick.node.remoting.command import Command, ResponseError
 from tallystick.store import fastjson
 from tallystick.store.fastjson import FastjsonError
+from tallystick.store.formats.record import Record
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.context import BrokerContext
 
 
 def read_body(command: Command) -> dict[Any, Any]:
@@ -46,3 +51,12 @@ def json_answer(command: Command, value: Any) -> Command:
 def refused(code: int, remark: str) -> ResponseError:
     """Returns an error to raise: the server answers with this code and remark."""
     return ResponseError(code, remark)
+
+
+def has_expired(broker: BrokerContext, data: bytes) -> bool:
+    """Whether a record has expired by the retention of its topic: it is not found, as if its segment were deleted."""
+    expired = broker.expiry.offsets
+    if not expired.row_names():
+        return False
+    record = Record.decode(data, check_crc=False)
+    return expired.has_expired(record.topic, record.queue_id, record.queue_offset, record.pos)

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from tallystick.node.broker.processors.answers import json_answer, refused
+from tallystick.node.broker.processors.answers import has_expired, json_answer, refused
 from tallystick.node.broker.tables.clients import Channel, Client
 from tallystick.node.broker.tables.message_queue import MessageQueue
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
@@ -91,7 +91,7 @@ class RelayProcessor:
         except MessageIdError as error:
             raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
         record = self._broker.store.reads.message_at(pos)
-        if record is None:
+        if record is None or has_expired(self._broker, record):
             raise refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {pos}")
         ext = {**(command.ext or {}), "brokerName": self._broker.settings.brokerName}
         return await self._ask(command, Command(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext=ext, body=record))

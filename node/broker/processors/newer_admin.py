@@ -12,9 +12,10 @@ Source: the request and response classes of RocketMQ 4.9.7 and 5.5.0.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tallystick.node.broker.processors.admin import check_topic, update_topics_of_request
+from tallystick.node.broker.processors.admin import check_topic, update_topics_of_request, with_attributes
 from tallystick.node.broker.processors.answers import json_answer, objects, read_body, refused
 from tallystick.node.broker.tables.administration import update_groups
 from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup
@@ -56,6 +57,10 @@ class NewerAdminProcessor:
             raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
         for config in configs:
             check_topic(self._broker, config.topic_name)
+        configs = [
+            with_attributes(self._broker, config, partial(_changes_of, row.get("attributes")))
+            for config, row in zip(configs, rows, strict=True)
+        ]
         await update_topics_of_request(self._broker, *configs)
         return command.reply()
 
@@ -162,3 +167,10 @@ class NewerAdminProcessor:
             for peer in group.peers()
             if peer.lag_bytes is not None
         ]
+
+
+def _changes_of(attributes: Any) -> dict[Any, Any]:
+    """The changes of attributes in a row of request 18. Raises ValueError."""
+    if attributes is None or isinstance(attributes, dict):
+        return attributes or {}
+    raise ValueError(f"attributes of a topic are an object, not {attributes!r:.100}")

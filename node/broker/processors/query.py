@@ -2,6 +2,7 @@
 
 The index finds messages by the hash of a key; the client compares the keys. A message id contains the position in the
 log at which the record begins. At a position where no record begins, the broker finds no message, whatever the bytes.
+A message that has expired by the retention of its topic is not found either.
 
 Source: QueryMessageProcessor of RocketMQ 4.8.0.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tallystick.node.broker.processors.answers import has_expired
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, need_int, need_long, need_str
 
@@ -39,20 +41,21 @@ class QueryProcessor:
         if ext and ext.get(UNIQUE_KEY_QUERY) == "true":
             max_count = self._broker.store.settings.defaultQueryMaxNum
         found = self._broker.store.reads.query(topic, key, max_count, begin_ms, end_ms)
+        records = [record for record in found.records if not has_expired(self._broker, record)]
         fields = {
             "indexLastUpdatePhyoffset": str(found.index_last_update_pos),
             "indexLastUpdateTimestamp": str(found.index_last_update_timestamp_ms),
         }
-        if not found.records:
+        if not records:
             remark = "can not find message, maybe time range not correct"
             return command.reply(ResponseCode.QUERY_NOT_FOUND, ext=fields, remark=remark)
-        return command.reply(ext=fields, body=_joined(found.records))
+        return command.reply(ext=fields, body=_joined(records))
 
     def view(self, connection: Connection, command: Command) -> Command:
         """Returns the record that begins at a position. Code 1: no record begins there."""
         pos = need_long(command.ext, "offset")
         record = self._broker.store.reads.message_at(pos)
-        if record is None:
+        if record is None or has_expired(self._broker, record):
             remark = f"can not find message by the offset, {pos}"
             return command.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
         return command.reply(body=record)

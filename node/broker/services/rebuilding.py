@@ -6,6 +6,7 @@
     subscriptionGroup.json   %RETRY% topics, keys of consumerOffset.json   default settings
     consumerOffset.json      nothing: consumers begin at their consumeFromWhere
     delayOffset.json         nothing: delayed messages that are kept are delivered again
+    firstOffset.json         nothing: the next pass finds again what has expired by the retention of a topic
     consumerFilter.json      heartbeats of consumers
 
 Recovery has made the ConsumeQueues agree with the log before, so a topic with messages has queues. Rows of the table's

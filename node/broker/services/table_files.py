@@ -33,6 +33,7 @@ _LOST = {
     "subscriptionGroup.json": "groups are rebuilt from their retry topics and offsets, with default settings",
     "consumerOffset.json": "committed offsets are lost, consumer groups begin at their consumeFromWhere",
     "delayOffset.json": "delayed messages that are still in the log are delivered again",
+    "firstOffset.json": "messages that expired by the retention of their topics expire again, up to a minute later",
     "consumerFilter.json": "SQL92 filters come back with the consumers' heartbeats",
 }
 

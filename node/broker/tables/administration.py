@@ -6,12 +6,15 @@ and which names are protected. Source: AdminBrokerProcessor of RocketMQ 4.8.0, r
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
     from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup
     from tallystick.node.broker.tables.topics import TopicConfig
+
+_logger = logging.getLogger("tallystick.broker")
 
 
 async def update_topics(broker: BrokerContext, *configs: TopicConfig) -> None:
@@ -21,8 +24,22 @@ async def update_topics(broker: BrokerContext, *configs: TopicConfig) -> None:
     not be saved yet, NotReplicatedError if it is unknown whether they will be committed.
     """
     broker.topics.update(*configs)
+    for config in configs:
+        if note := retention_note(broker, config):
+            _logger.warning("%s", note)
     broker.register_soon()
     await broker.topics.saved()
+
+
+def retention_note(broker: BrokerContext, config: TopicConfig) -> str | None:
+    """What an administrator should know about the retention of a topic; None: nothing."""
+    log_hours = broker.store.settings.fileReservedTime
+    if config.retention_hours < log_hours or not config.retention_hours:
+        return None
+    return (
+        f"the retention of {config.topic_name}, {config.retention_hours} h, has no effect: segments of the log are"
+        f" deleted after {log_hours} h (fileReservedTime)"
+    )
 
 
 async def delete_topic(broker: BrokerContext, name: str) -> bool:
@@ -38,8 +55,10 @@ async def delete_topic(broker: BrokerContext, name: str) -> bool:
     broker.store.queues.remove_topic(name)
     await broker.store.queues.save_progress()
     broker.offsets.remove_topic(name)
+    broker.expiry.offsets.remove(name)
     broker.stats.forget_topic(name)
     await broker.offsets.saved()
+    await broker.expiry.offsets.saved()
     return existed
 
 

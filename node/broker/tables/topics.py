@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tallystick.node.broker.tables import topic_attributes
 from tallystick.node.broker.tables.saving import ReplicatedTable, TableFile, rows
 from tallystick.node.core.settings import PERMISSION_INHERIT, PERMISSION_READ, PERMISSION_WRITE, BrokerSettings
 from tallystick.store.tables import DataVersion
@@ -86,7 +87,9 @@ def dlq_topic(group: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """One topic. `perm`: bits 1 inherit, 2 write, 4 read; `topic_sys_flag`: bits 1 unit, 2 subscribed by units."""
+    """One topic. `perm`: bits 1 inherit, 2 write, 4 read; `topic_sys_flag`: bits 1 unit, 2 subscribed by units.
+    `retention_hours`: its messages expire after this time; 0: with their segments. `attributes`: others of RocketMQ 5.
+    """
 
     topic_name: str
     read_queue_nums: int = 16
@@ -95,6 +98,8 @@ class TopicConfig:
     topic_filter_type: str = "SINGLE_TAG"
     topic_sys_flag: int = 0
     order: bool = False
+    retention_hours: int = 0
+    attributes: tuple[tuple[str, str], ...] = ()
 
     @property
     def readable(self) -> bool:
@@ -112,7 +117,7 @@ class TopicConfig:
                 problem = problem or f"{what} of a topic is 0 to {MAX_QUEUE_NUMS}, not {count}"
         if not 0 <= self.perm <= 15:
             problem = problem or f"perm {self.perm} of a topic is no combination of 1, 2, 4 and 8"
-        return problem
+        return problem or topic_attributes.retention_problem(self.retention_hours)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -133,15 +138,20 @@ class TopicConfig:
             )
             if value.get(key) is not None
         }
+        hours, others = topic_attributes.of_row(value.get("attributes"))
         return cls(
             name,
             topic_filter_type=str(value.get("topicFilterType") or "SINGLE_TAG"),
             order=bool(value.get("order")),
+            retention_hours=hours,
+            attributes=others,
             **numbers,
         )
 
     def to_json(self) -> dict[str, Any]:
+        attributes = topic_attributes.to_row(self.retention_hours, self.attributes)
         return {
+            **({"attributes": attributes} if attributes else {}),  # RocketMQ 4.8 does not know them, and ignores them
             "order": self.order,
             "perm": self.perm,
             "readQueueNums": self.read_queue_nums,

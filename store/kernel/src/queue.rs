@@ -319,13 +319,30 @@ impl Queues {
         }
     }
 
-    /// The queue begins at this offset at least from now on, or at its end if that is lower. Returns its first offset.
-    pub fn raise_floor(&mut self, q: u32, offset: i64) -> i64 {
+    /// The queue begins at this offset at least from now on, if the unit before it names the record at `last_pos`: a
+    /// queue of an earlier topic with the same name, or one that is not rebuilt yet, has another unit there or none.
+    /// Returns whether it begins there, or behind it.
+    pub fn raise_floor(&mut self, q: u32, offset: i64, last_pos: i64) -> Outcome<bool> {
+        let queue = &self.queues[q as usize];
+        let Some(place) = u64::try_from(offset).ok().and_then(|offset| offset.checked_mul(UNIT)) else {
+            return Ok(false);
+        };
+        if place <= queue.floor {
+            return Ok(true);
+        }
+        if place > queue.end {
+            return Ok(false);
+        }
+        // The files with the units of deleted segments may be gone. Then the log says where the queue begins.
+        let is_gone = place <= queue.min_logic;
+        if !is_gone && self.unit(q, place - UNIT)?.is_none_or(|unit| unit.pos != last_pos) {
+            return Ok(false);
+        }
         let queue = &mut self.queues[q as usize];
-        let place = (offset.max(0) as u64).saturating_mul(UNIT).min(queue.end);
-        queue.floor = queue.floor.max(place);
-        queue.min_logic = queue.min_logic.max(queue.floor);
-        (queue.min_logic / UNIT) as i64
+        if !is_gone {
+            (queue.floor, queue.min_logic) = (place, place);
+        }
+        Ok(true)
     }
 
     /// Whether the unit of this offset has expired by the retention of its topic.

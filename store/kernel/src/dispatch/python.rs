@@ -75,6 +75,9 @@ named_tuples! {
     IndexFile {
         name: String, begin_ms: i64, end_ms: i64, begin_pos: i64, end_pos: i64, slots: i32, next_entry: i32,
     }
+    /// Where the messages that are older than a time end: the first offset behind them, the position of the last of them
+    /// (-1: there is none), and the store time of the message at that offset (-1: none, or not known).
+    ExpiredEnd { offset: i64, last_pos: i64, next_ms: i64 }
     /// A unit of the extension of a queue.
     ExtensionUnit { size: u16, tags_code: i64, store_ms: i64, bit_map: Vec<u8> }
 }
@@ -424,10 +427,20 @@ impl Dispatch {
         })?)
     }
 
-    fn raise_floor(&self, py: Python<'_>, topic: &[u8], queue: i32, offset: i64) -> i64 {
-        self.with(py, &self.0.queues, |queues| match queues.find(topic, queue) {
-            Some(q) => queues.raise_floor(q, offset),
-            None => 0,
+    fn raise_floor(&self, py: Python<'_>, topic: &[u8], queue: i32, offset: i64, last_pos: i64) -> PyResult<bool> {
+        let raised = self.with(py, &self.0.queues, |queues| match queues.find(topic, queue) {
+            Some(q) => queues.raise_floor(q, offset, last_pos),
+            None => Ok(false),
+        });
+        Ok(raised?)
+    }
+
+    fn expired_end(&self, py: Python<'_>, topic: &[u8], queue: i32, before_ms: i64) -> PyResult<ExpiredEnd> {
+        let (offset, last_pos, next_ms) = py.detach(|| self.0.expired_end(topic, queue, before_ms))?;
+        Ok(ExpiredEnd {
+            offset,
+            last_pos,
+            next_ms,
         })
     }
 

@@ -1,4 +1,4 @@
-//! Store times: of a record, and the offset of a queue at a time.
+//! Store times: of a record, the offset of a queue at a time, and where the messages older than a time end.
 
 use super::Core;
 use crate::fault::Outcome;
@@ -61,7 +61,13 @@ impl Core {
             let Some(q) = queues.find(topic, queue) else {
                 return Ok((0, None));
             };
-            (q, queues.segments(q), queues.extent(q).min_logic)
+            let (extent, mut segments) = (queues.extent(q), queues.segments(q));
+            if extent.min_offset == extent.max_offset {
+                return Ok((extent.min_offset, None));
+            }
+            // Files whose units have all expired: a queue whose messages were deleted has none of them.
+            segments.retain(|&(_, stop, _)| stop > extent.min_logic);
+            (q, segments, extent.min_logic)
         };
         let min_pos = segment_starts(&self.log_folder)?
             .first()
@@ -77,6 +83,35 @@ impl Core {
         };
         let found = search.in_segments(&segments, min_logic, timestamp, by_mtime)?;
         Ok((found.unwrap_or(0), search.wrong))
+    }
+
+    /// Where the messages end that were stored before `before`: the first offset behind them, the position of the last
+    /// of them (-1: there is none), and the store time of the message at that offset (-1: none, or not known).
+    ///
+    /// Store times of a queue go back where a clock was set back, so several places may have an older message before
+    /// them and a younger one behind them. The search goes forward from the queue's begin in growing steps, so it
+    /// prefers the first such place, and halves only the last step. What follows a younger message that the search
+    /// meets is kept. A unit counts only if it points to the record that belongs there.
+    pub(super) fn expired_end(&self, topic: &[u8], queue: i32, before: i64) -> Outcome<(i64, i64, i64)> {
+        let Some((q, extent)) = ({
+            let queues = self.wait_for(&self.queues);
+            queues.find(topic, queue).map(|q| (q, queues.extent(q)))
+        }) else {
+            return Ok((0, -1, -1));
+        };
+        let min_pos = segment_starts(&self.log_folder)?
+            .first()
+            .map_or(0, |&start| start as i64);
+        let mut search = Search {
+            core: self,
+            topic,
+            id: queue,
+            q,
+            min_pos,
+            stop_at_wrong: false,
+            wrong: None,
+        };
+        search.expired_end(extent.min_logic, extent.max_offset as u64 * UNIT, before)
     }
 }
 
@@ -177,6 +212,50 @@ impl Search<'_> {
             (None, None) => low.min(stop as i64),
         };
         Ok(Some(at / step))
+    }
+
+    fn expired_end(&mut self, begin: u64, end: u64, before: i64) -> Outcome<(i64, i64, i64)> {
+        // All before byte `first` is older; nothing behind byte `stop` is looked at.
+        let (mut first, mut stop) = (begin, end);
+        let mut last_pos = -1;
+        let (mut at, mut step) = (begin, UNIT);
+        while at < stop {
+            match self.behind(at, stop - UNIT)? {
+                Some((_, Told::Time(time))) if time >= before => stop = at,
+                Some((found, _)) => {
+                    first = found + UNIT;
+                    last_pos = self.pos_at(found)?;
+                    at = found + step;
+                }
+                None => at += step, // no unit nearby has a known time: an older message behind them decides
+            }
+            step *= 2;
+        }
+        while first < stop {
+            let middle = first + (stop - first) / (2 * UNIT) * UNIT;
+            match self.behind(middle, stop - UNIT)? {
+                Some((_, Told::Time(time))) if time >= before => stop = middle,
+                Some((found, _)) => {
+                    first = found + UNIT;
+                    last_pos = self.pos_at(found)?;
+                }
+                None => stop = middle,
+            }
+        }
+        let next = match first < end {
+            true => self.behind(first, end - UNIT)?,
+            false => None,
+        };
+        let next_ms = match next {
+            Some((_, Told::Time(time))) => time,
+            _ => -1,
+        };
+        Ok(((first / UNIT) as i64, last_pos, next_ms))
+    }
+
+    fn pos_at(&self, at: u64) -> Outcome<i64> {
+        let unit = self.core.wait_for(&self.core.queues).unit(self.q, at)?;
+        Ok(unit.map_or(-1, |unit| unit.pos))
     }
 
     /// The first unit from byte `at` to byte `last` with a known answer.
