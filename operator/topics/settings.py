@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self
 PERMISSIONS = {"ReadWrite": 6, "ReadOnly": 4, "WriteOnly": 2}
 _PERMISSION_NAMES = {bits: name for name, bits in PERMISSIONS.items()}
 MAX_QUEUES = 1024
+MAX_RETENTION_HOURS = 87_600
 
 
 class SpecError(ValueError):
@@ -47,22 +48,31 @@ class Settings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """A topic on one broker. `perm`: bits 4 read, 2 write, 1 inherit."""
+    """A topic on one broker. `perm`: bits 4 read, 2 write, 1 inherit.
+
+    `retention_hours`: None if it is not stated, so that a broker that does not know the field gets none. A resource
+    without a retention wants none; only where a topic has one, 0 is written.
+    """
 
     name: str
     read_queues: int
     write_queues: int
     perm: int = PERMISSIONS["ReadWrite"]
     order: bool = False
+    retention_hours: int | None = None
 
     @classmethod
     def from_spec(cls, name: str, spec: Mapping[str, Any]) -> Self:
-        """Parses a spec. SpecError: the number of queues or the permission is invalid."""
+        """Parses a spec. SpecError: the number of queues, the permission or the retention is invalid."""
         queues = _number(spec, "queues", 8, 1, MAX_QUEUES)
         permission = spec.get("permission", "ReadWrite")
         if permission not in PERMISSIONS:
             raise SpecError(f"spec.permission must be one of {', '.join(PERMISSIONS)}, not {permission!r}")
-        return cls(name, queues, queues, PERMISSIONS[permission], _flag(spec, "ordered", False))
+        retention = spec.get("retention")
+        if not isinstance(retention, Mapping | None):
+            raise SpecError(f"spec.retention must be an object, not {retention!r}")
+        hours = _number(retention or {}, "hours", 0, 0, MAX_RETENTION_HOURS, "spec.retention")
+        return cls(name, queues, queues, PERMISSIONS[permission], _flag(spec, "ordered", False), hours or None)
 
     @classmethod
     def from_wire(cls, value: Mapping[str, Any]) -> Self:
@@ -73,20 +83,29 @@ class TopicSettings:
             int(value["writeQueues"]),
             int(value["perm"]),
             bool(value.get("order", False)),
+            int(value.get("retentionHours", 0)) or None,
         )
 
     def to_wire(self) -> dict[str, Any]:
+        retention = {} if self.retention_hours is None else {"retentionHours": self.retention_hours}
         return {
             "name": self.name,
             "readQueues": self.read_queues,
             "writeQueues": self.write_queues,
             "perm": self.perm,
             "order": self.order,
+            **retention,
         }
 
     def repaired(self, found: Self) -> Self:
         write = max(self.write_queues, found.write_queues)
-        return replace(self, read_queues=max(self.read_queues, found.read_queues, write), write_queues=write)
+        hours = self.retention_hours or (0 if found.retention_hours else found.retention_hours)
+        return replace(
+            self,
+            read_queues=max(self.read_queues, found.read_queues, write),
+            write_queues=write,
+            retention_hours=hours,
+        )
 
     def excess(self, found: Self) -> str:
         most = max(found.read_queues, found.write_queues)
@@ -101,11 +120,13 @@ class TopicSettings:
             ("write queues", found.write_queues, self.write_queues),
             ("permission", permission_name(found.perm), permission_name(self.perm)),
             ("ordered", str(found.order).lower(), str(self.order).lower()),
+            ("retention", _hours_text(found.retention_hours), _hours_text(self.retention_hours)),
         )
         return [row for row in rows if row[1] != row[2]]
 
     def shown(self) -> dict[str, Any]:
-        return {"queues": self.write_queues, "permission": permission_name(self.perm)}
+        retention = {"retentionHours": self.retention_hours} if self.retention_hours else {}
+        return {"queues": self.write_queues, "permission": permission_name(self.perm), **retention}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +214,14 @@ def permission_name(perm: int) -> str:
     return _PERMISSION_NAMES.get(perm, str(perm))
 
 
-def _number(spec: Mapping[str, Any], key: str, default: int, low: int, high: int) -> int:
+def _hours_text(hours: int | None) -> str:
+    return f"{hours} h" if hours else "none"
+
+
+def _number(spec: Mapping[str, Any], key: str, default: int, low: int, high: int, where: str = "spec") -> int:
     value = spec.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise SpecError(f"spec.{key} must be a number from {low} to {high}, not {value!r}")
+        raise SpecError(f"{where}.{key} must be a number from {low} to {high}, not {value!r}")
     return value
 
 

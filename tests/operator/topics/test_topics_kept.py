@@ -135,6 +135,40 @@ async def test_a_change_of_the_spec_is_no_drift(lab: Lab) -> None:
     assert lab.events.told == []
 
 
+async def test_a_retention_is_set_changed_corrected_and_removed(lab: Lab) -> None:
+    lab.api.topic("created", retention={"hours": 24})
+    await lab.once()
+    assert lab.topic(0, "created") == TopicSettings("created", 8, 8, retention_hours=24)
+    assert lab.api.status("created")["groups"][0]["retentionHours"] == 24
+    lab.api.edit("Topic", "created", retention={"hours": 48})
+    await lab.once()
+    assert lab.topic(1, "created") == TopicSettings("created", 8, 8, retention_hours=48)
+    lab.mqadmin(0, "created", 8)
+    await lab.once()
+    assert lab.topic(0, "created") == TopicSettings("created", 8, 8, retention_hours=48)
+    assert lab.events.told[-1][2] == "corrected: orders-0 had retention none instead of 48 h"
+    lab.api.edit("Topic", "created", retention={})
+    await lab.once()
+    for group in (0, 1):
+        assert lab.topic(group, "created").retention_hours == 0, "a field that is left out would stay as it is"
+    assert "retentionHours" not in lab.api.status("created")["groups"][0]
+    requests = lab.api.writes
+    await lab.once()
+    await lab.once()
+    assert lab.api.ready("created") == ("True", "Reconciled")
+    assert lab.api.writes - requests <= 1
+
+
+async def test_a_broker_that_does_not_know_retentions_is_not_told_of_none(lab: Lab) -> None:
+    wanted = TopicSettings.from_spec("created", {})
+    old = TopicSettings.from_wire({"name": "created", "readQueues": 8, "writeQueues": 8, "perm": 6})
+    assert "retentionHours" not in wanted.to_wire()
+    assert wanted.repaired(old) == old
+    new = TopicSettings.from_wire(old.to_wire() | {"retentionHours": 5})
+    assert wanted.repaired(new).to_wire()["retentionHours"] == 0
+    assert TopicSettings.from_wire(wanted.repaired(new).to_wire()) == wanted
+
+
 async def test_queues_are_not_taken_away(lab: Lab) -> None:
     lab.api.topic("created")
     await lab.once()

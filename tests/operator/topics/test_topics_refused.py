@@ -55,6 +55,10 @@ async def test_system_groups(lab: Lab, name: str) -> None:
         ("mine", {"queues": True}, "spec.queues"),
         ("mine", {"permission": "None"}, "spec.permission"),
         ("mine", {"ordered": "yes"}, "spec.ordered"),
+        ("mine", {"retention": 24}, "spec.retention"),
+        ("mine", {"retention": {"hours": -1}}, "spec.retention.hours"),
+        ("mine", {"retention": {"hours": 87_601}}, "spec.retention.hours"),
+        ("mine", {"retention": {"hours": "24"}}, "spec.retention.hours"),
     ],
 )
 async def test_what_cannot_be(lab: Lab, name: str, spec: dict[str, Any], told: str) -> None:
