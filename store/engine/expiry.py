@@ -76,11 +76,15 @@ class Expiry:
         no such message there, or not yet. OSError, DamageError."""
         return await self._threads.run_upkeep(lambda: self._begin_at(begins))
 
+    def begin_now(self, begin: QueueBegin) -> bool:
+        """`begin_at` for one queue, on this thread. OSError, DamageError."""
+        return self._dispatch.raise_floor(begin.topic.encode(), begin.queue_id, begin.offset, begin.last_pos)
+
     def _begin_at(self, begins: Sequence[QueueBegin]) -> list[bool]:
         done: list[bool] = []
         begin_ms = steady_ms()
-        for topic, queue_id, offset, last_pos in begins:
-            done.append(self._dispatch.raise_floor(topic.encode(), queue_id, offset, last_pos))
+        for begin in begins:
+            done.append(self.begin_now(begin))
             if steady_ms() - begin_ms >= TURN_MS:
                 break
         return done

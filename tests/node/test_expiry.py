@@ -216,6 +216,9 @@ class ListedQueues:
         await asyncio.sleep(0)
         return [self._begin(*begin) for begin in begins[: self.turn]]
 
+    def begin_now(self, begin: Any) -> bool:
+        return self._begin(*begin)
+
     def _begin(self, topic: str, queue_id: int, offset: int, last_pos: int) -> bool:
         key = (topic, queue_id)
         rows, low = self.lives.get(key, []), self.floors.get(key, 0)

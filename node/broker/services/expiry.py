@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from tallystick.node.broker.services.schedule import pause
@@ -40,6 +40,8 @@ _logger = logging.getLogger("tallystick.broker.expiry")
 HOUR_MS, STEP_MS = 3_600_000, 60_000
 LOOK = 500
 """Queues that are looked at without a pause."""
+AT_ONCE = 64
+"""Begins that a member takes over without giving up the event loop: a few microseconds each."""
 RECORDED = 5_000
 """Queues whose begins are recorded together."""
 
@@ -54,6 +56,8 @@ class ExpiryPart(Protocol):
     async def search(self, queues: Sequence[QueueCutoff]) -> list[ExpiredEnd]: ...
 
     async def begin_at(self, begins: Sequence[QueueBegin]) -> list[bool]: ...
+
+    def begin_now(self, begin: QueueBegin) -> bool: ...
 
 
 class ExpiryStore(Protocol):
@@ -87,7 +91,7 @@ class ExpiryService:
 
     def __init__(self, broker: ExpiryBroker, offsets: FirstOffsets) -> None:
         self.offsets = offsets
-        self.offsets.on_taken = self._kick
+        self.offsets.on_taken = self._taken
         self.expired = 0
         """Messages that expired on this broker since its start."""
         self._broker = broker
@@ -198,15 +202,25 @@ class ExpiryService:
         await self._apply_waiting()
 
     async def apply_rest(self) -> None:
-        """Lets the queues begin where the group committed, and those that could not begin there yet. Called once a
-        second as well."""
-        taken, self.offsets.taken = self.offsets.taken, set()
-        if taken or self._waiting:
-            await self._errors.attempt(lambda: self.apply(taken))
+        """Once a second: lets queues begin where they could not begin yet."""
+        if self._waiting:
+            await self._errors.attempt(self._apply_waiting)
 
-    def _kick(self) -> None:
-        if self._kicked is None or self._kicked.done():
-            self._kicked = asyncio.get_running_loop().create_task(self.apply_rest(), name="expiry-apply")
+    def _taken(self, topic: str, queues: Mapping[int, First]) -> None:
+        """The group committed these begins. A few take effect before anything that is committed later, so that this
+        member, if it leads next, does not begin earlier than the last leader did; many must not stop the event loop."""
+        self._waiting.update({(topic, queue_id): first for queue_id, first in queues.items()})
+        if len(queues) > AT_ONCE:
+            if self._kicked is None or self._kicked.done():
+                self._kicked = asyncio.get_running_loop().create_task(self.apply_rest(), name="expiry-apply")
+            return
+        for queue_id, first in queues.items():
+            row = QueueBegin(topic, queue_id, *first)
+            low = self._broker.store.expiry.extent(topic, queue_id)[0]
+            try:
+                self._settle(row, low, self._broker.store.expiry.begin_now(row))
+            except (OSError, DamageError) as error:
+                self._errors.failed(error)
 
     async def _apply_waiting(self) -> None:
         expiry = self._broker.store.expiry

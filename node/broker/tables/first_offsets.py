@@ -24,8 +24,7 @@ class First(NamedTuple):
 
 
 class FirstOffsets(ReplicatedTable):
-    """Begins by topic and queue. `taken` collects the topics whose rows the group committed, for their reader, whom
-    `on_taken` wakes."""
+    """Begins by topic and queue. `on_taken` gets the queues of a topic whose begins the group committed."""
 
     what = "firstOffset.json"
     rows_field = "offsetTable"
@@ -34,8 +33,7 @@ class FirstOffsets(ReplicatedTable):
         """The content of `file`. Raises ValueError or TypeError if it is not a table of first offsets."""
         super().__init__(file)
         self._rows: dict[str, dict[int, First]] = {}
-        self.taken: set[str] = set()
-        self.on_taken: Callable[[], None] = lambda: None
+        self.on_taken: Callable[[str, Mapping[int, First]], None] = lambda topic, queues: None
         stored = file.load()
         for topic, row in ({} if stored is None else rows(stored, self.rows_field)).items():
             self.take_row(topic, row)
@@ -86,9 +84,9 @@ class FirstOffsets(ReplicatedTable):
             if min(int(offset), int(last_pos)) < 0:
                 raise ValueError(f"the first offset of {name} queue {queue_id} is {offset} behind {last_pos}")
             found[int(queue_id)] = First(int(offset), int(last_pos))
+        before = self._rows.get(name, {})
         self._rows[name] = found
-        self.taken.add(name)
-        self.on_taken()
+        self.on_taken(name, {queue_id: first for queue_id, first in found.items() if before.get(queue_id) != first})
 
     def to_json(self) -> dict[str, Any]:
         return self.picture()
