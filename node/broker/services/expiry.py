@@ -95,8 +95,8 @@ class ExpiryService:
         self.expired = 0
         """Messages that expired on this broker since its start."""
         self._broker = broker
-        self._next: dict[tuple[str, int], tuple[int, int]] = {}
-        # By queue, the first offset that was found, and the store time of that message.
+        self._next: dict[str, dict[int, tuple[int, int]]] = {}
+        # By topic and queue, the first offset that was found, and the store time of that message.
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._applying = asyncio.Lock()
@@ -142,7 +142,7 @@ class ExpiryService:
             self.offsets.remove(*gone)
             await self.offsets.saved()
         kept = {name: topic for name, topic in topics.items() if topic.retention_hours and not topics.is_system(name)}
-        self._next = {key: known for key, known in self._next.items() if key[0] in kept}
+        self._next = {name: self._next.get(name, {}) for name in kept}
         if not kept:
             return
         now_ms = await expiry.now_ms()
@@ -161,7 +161,7 @@ class ExpiryService:
         low, high = self._broker.store.expiry.extent(topic, queue_id)
         if low == high:
             return False
-        first, time_ms = self._next.get((topic, queue_id), (-1, -1))
+        first, time_ms = self._next[topic].get(queue_id, (-1, -1))
         return first != low or time_ms < before_ms
 
     async def _search(self, queues: Sequence[QueueCutoff]) -> list[QueueBegin]:
@@ -172,7 +172,7 @@ class ExpiryService:
                 queues[at:], await self._broker.store.expiry.search(queues[at:]), strict=False
             ):
                 at += 1
-                self._next[topic, queue_id] = (end.offset, end.next_ms)
+                self._next[topic][queue_id] = (end.offset, end.next_ms)
                 if end.last_pos >= 0:
                     found.append(QueueBegin(topic, queue_id, end.offset, end.last_pos))
         return found

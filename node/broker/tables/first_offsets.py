@@ -32,7 +32,8 @@ class FirstOffsets(ReplicatedTable):
     def __init__(self, file: TableFile) -> None:
         """The content of `file`. Raises ValueError or TypeError if it is not a table of first offsets."""
         super().__init__(file)
-        self._rows: dict[str, dict[int, First]] = {}
+        # As in the picture, which is taken often: 50 000 queues are copied in a millisecond. The lists never change.
+        self._rows: dict[str, dict[str, list[int]]] = {}
         self.on_taken: Callable[[str, Mapping[int, First]], None] = lambda topic, queues: None
         stored = file.load()
         for topic, row in ({} if stored is None else rows(stored, self.rows_field)).items():
@@ -43,11 +44,12 @@ class FirstOffsets(ReplicatedTable):
 
     def get(self, topic: str, queue_id: int) -> First | None:
         """The begin of a queue; None: no message of it has expired."""
-        return self._rows.get(topic, {}).get(queue_id)
+        row = self._rows.get(topic, {}).get(str(queue_id))
+        return None if row is None else First(*row)
 
-    def queues(self, topic: str) -> Mapping[int, First]:
+    def queues(self, topic: str) -> dict[int, First]:
         """The begins of a topic's queues."""
-        return self._rows.get(topic, {})
+        return {int(queue_id): First(*row) for queue_id, row in self._rows.get(topic, {}).items()}
 
     def has_expired(self, topic: str, queue_id: int, offset: int, pos: int) -> bool:
         """Whether the record at this position has expired."""
@@ -58,7 +60,7 @@ class FirstOffsets(ReplicatedTable):
         """Queues of these topics begin later. Raises ValueError if this broker is a follower."""
         self.must_lead()
         for topic, queues in found.items():
-            self._rows.setdefault(topic, {}).update(queues)
+            self._rows.setdefault(topic, {}).update({str(queue_id): list(first) for queue_id, first in queues.items()})
         if found:
             self.changed(*found)
 
@@ -72,21 +74,22 @@ class FirstOffsets(ReplicatedTable):
         return self._rows.keys()
 
     def row_json(self, name: str) -> dict[str, list[int]] | None:
-        queues = self._rows.get(name)
-        return None if queues is None else {str(queue_id): list(first) for queue_id, first in queues.items()}
+        row = self._rows.get(name)
+        return None if row is None else dict(row)
 
     def take_row(self, name: str, row: Any) -> None:
         if row is None:
             self._rows.pop(name, None)
             return
-        found = {}
+        found: dict[str, list[int]] = {}
         for queue_id, (offset, last_pos) in row.items():
-            if min(int(offset), int(last_pos)) < 0:
+            if min(int(queue_id), int(offset), int(last_pos)) < 0:
                 raise ValueError(f"the first offset of {name} queue {queue_id} is {offset} behind {last_pos}")
-            found[int(queue_id)] = First(int(offset), int(last_pos))
+            found[str(int(queue_id))] = [int(offset), int(last_pos)]
         before = self._rows.get(name, {})
         self._rows[name] = found
-        self.on_taken(name, {queue_id: first for queue_id, first in found.items() if before.get(queue_id) != first})
+        new = {int(queue_id): First(*begin) for queue_id, begin in found.items() if before.get(queue_id) != begin}
+        self.on_taken(name, new)
 
     def to_json(self) -> dict[str, Any]:
         return self.picture()
