@@ -122,6 +122,10 @@ timers: build ## timers of a broker that is killed, and how late they are: PENDI
 	$(BIN)/python e2e/timers.py --pending $(or $(PENDING),4000) --kills $(or $(KILLS),3) --rate $(or $(RATE),2000) \
 		--seed $(or $(SEED),1) --limit-ms $(or $(LIMIT_MS),0)
 
+.PHONY: expiry
+expiry: build ## messages that expire by the retention of their topic, beside RocketMQ after a clean: ONLY=compare
+	$(BIN)/python e2e/expiry.py $(if $(ONLY),--only $(ONLY))
+
 .PHONY: migrate-lab
 migrate-lab: build ## RocketMQ 4.8.0 as our slave, under load and kills: MESSAGES=100000 SEED=1 ONLY=follow
 	$(BIN)/python e2e/migrate_lab.py --messages $(or $(MESSAGES),100000) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))

@@ -301,7 +301,8 @@ _STORAGE: tuple[MetricDeclaration[Broker], ...] = (
     gauge(
         "rocketmq_storage_unsaved_tables",
         "tables",
-        "Tables under `config/` (topics, consumer groups, offsets, filters, delay offsets) whose last save failed.",
+        "Tables under `config/` (topics, consumer groups, offsets, filters, delay offsets, first offsets) whose last"
+        " save failed.",
         "tables: the result of the last save of each",
         lambda broker: len(broker.failing_tables),
     ),
@@ -433,6 +434,14 @@ _BROKER: tuple[MetricDeclaration[Broker], ...] = (
         "Topics of the broker, system topics included.",
         "table of topics",
         lambda broker: len(broker.topics),
+    ),
+    counter(
+        "rocketmq_expired_messages_total",
+        "messages",
+        "Messages that readers no longer see because of the retention of their topic (`retention.hours`), since the"
+        " start.",
+        "service of expiry",
+        lambda broker: broker.expiry.expired,
     ),
     gauge(
         "rocketmq_consumer_group_number",

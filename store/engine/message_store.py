@@ -133,12 +133,12 @@ class MessageStore:
             entry_header_bytes=entry_header_bytes,
             min_pos=self._first_pos,
         )
-        self.expiry = Expiry(dispatch, threads, self.upkeep.age_now_ms)
         self.queues = Queues(log, dispatch, self.dispatcher, self.appender, self.upkeep)
-        self._make_figures(entry_header_bytes)
+        self._make_expiry_and_figures(entry_header_bytes)
         self.timers = self._make_timers() if settings.timerWheelEnable else None
 
-    def _make_figures(self, entry_header_bytes: int) -> None:
+    def _make_expiry_and_figures(self, entry_header_bytes: int) -> None:
+        self.expiry = Expiry(self._dispatch, self.threads, self.upkeep.age_now_ms)
         self.figures = Figures(
             self.settings,
             self.log,

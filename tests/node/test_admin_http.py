@@ -79,7 +79,8 @@ def _saved(node: Node) -> dict[str, Any]:
 
 async def test_a_topic_is_made_changed_shown_and_deleted(node: Node) -> None:
     status, made = await node.ask("PUT", "/topics/orders", {"readQueues": 4, "writeQueues": 4})
-    whole = {"name": "orders", "readQueues": 4, "writeQueues": 4, "perm": 6, "order": False, "system": False}
+    whole = {"name": "orders", "readQueues": 4, "writeQueues": 4, "perm": 6, "order": False}
+    whole |= {"retentionHours": 0, "system": False}
     assert (status, made) == (201, whole | {"result": "created"})
     assert _saved(node)["topicConfigTable"]["orders"]["perm"] == 6, "answered when it is in the file"
     assert node.fake.registrations == 1, "name servers are told"

@@ -75,6 +75,9 @@ def test_messages_expire_and_stay_so(tmp_path):
             await until_first(client, queue, first)
             await until_first(client, QueueAddress("T", "", broker, 1), first)
             await seen(client, broker, queue)
+            _, page = await asyncio.to_thread(process.get, "/metrics")
+            (line,) = [line for line in page.splitlines() if line.startswith("rocketmq_expired_messages_total{")]
+            assert int(float(line.split()[-1])) == OLD
             assert (await client.offset_range(QueueAddress("Other", "", broker, 0)))[0] == 0
 
     async def seen(client: ClusterClient, broker: str, queue: QueueAddress) -> None:

@@ -16,7 +16,7 @@ def write_log(
 ) -> list[Record]:
     """Writes the segments of a log with a record for each (topic, queue, store time in ms); returns the records.
 
-    Each has its position in the list as its body's end, and the key `kN`.
+    Each has its position in the list as its body's end, and a key with the same number.
     """
     records: list[Record] = []
     ends: dict[tuple[str, int], int] = {}

@@ -181,7 +181,7 @@ def test_what_the_log_deletes_counts_if_it_is_more():
             store._dispatch.correct_min_offsets(second.pos)
             wanted = sum(record.pos < second.pos for record in mine)
             assert store.queues.min_offset("T", 0) == wanted > 5
-            # An expired begin below the log's is fulfilled, although nothing can be compared any more.
+            # An expired begin below the log's is fulfilled, although nothing can be compared now.
             assert await store.expiry.begin_at([QueueBegin("T", 0, 6, 7)]) == [True]
             assert await store.expiry.begin_at([QueueBegin("T", 0, wanted + 9, mine[wanted + 8].pos)]) == [True]
             store._dispatch.delete_below(second.pos)

@@ -22,12 +22,10 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def retention_problem(hours: int) -> str | None:
-    """Why this is not a retention; None if it is one. 0: the topic has none of its own."""
+    """Why this is not a retention; None if it is one. 0: the topic has none."""
     if 0 <= hours <= MAX_RETENTION_HOURS:
         return None
-    return (
-        f"{RETENTION} of a topic is 0 to {MAX_RETENTION_HOURS}, not {hours}; 0: the topic has no retention of its own"
-    )
+    return f"{RETENTION} of a topic is 0 to {MAX_RETENTION_HOURS}, not {hours}; 0: the topic has none"
 
 
 def hours_of(text: str) -> int:
@@ -35,7 +33,7 @@ def hours_of(text: str) -> int:
     if not _NUMBER.fullmatch(text):
         raise ValueError(
             f"{RETENTION} of a topic is a number from 0 to {MAX_RETENTION_HOURS}, not {text!r:.100};"
-            " 0: the topic has no retention of its own"
+            " 0: the topic has none"
         )
     hours = int(text)
     if problem := retention_problem(hours):
@@ -70,7 +68,7 @@ def retention_after(hours: int, changes: Mapping[Any, Any]) -> int:
 
 
 def of_row(value: Any) -> tuple[int, tuple[tuple[str, str], ...]]:
-    """The retention and the other attributes of a topic in a table. A retention that is none stays among the others and
+    """The retention and the other attributes of a topic in a table. A wrong retention stays among the others and
     has no effect: it must not make the table unreadable."""
     pairs = {str(name): str(text) for name, text in value.items()} if isinstance(value, dict) else {}
     try:
