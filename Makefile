@@ -118,9 +118,11 @@ crash: build ## kill -9 in the middle of a load, read back by RocketMQ: ROUNDS=2
 	$(BIN)/python e2e/crash.py --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1) --flush $(or $(FLUSH),sync) $(if $(FAST),--fast)
 
 .PHONY: timers
-timers: build ## timers of a broker that is killed, and how late they are: PENDING=4000 KILLS=3 RATE=2000 SEED=1 LIMIT_MS=100
+timers: build ## timers of a broker that is killed, and how late they are: PENDING=4000 KILLS=3 RATE=2000 GROUP=1 TRANSFERS=3 COMPARE=1
 	$(BIN)/python e2e/timers.py --pending $(or $(PENDING),4000) --kills $(or $(KILLS),3) --rate $(or $(RATE),2000) \
-		--seed $(or $(SEED),1) --limit-ms $(or $(LIMIT_MS),0)
+		--send-rate $(or $(SEND_RATE),1500) --seed $(or $(SEED),1) --limit-ms $(or $(LIMIT_MS),0) \
+		$(if $(GROUP),--group --transfers $(or $(TRANSFERS),3)) $(if $(COMPARE),--compare --rounds $(or $(ROUNDS),1)) \
+		$(foreach setting,$(PEER_SET),--peer-set $(setting))
 
 .PHONY: expiry
 expiry: build ## messages that expire by the retention of their topic, beside RocketMQ after a clean: ONLY=compare
