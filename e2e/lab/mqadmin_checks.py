@@ -104,6 +104,11 @@ _ONLY_4 = (
 _ONLY_5 = (
     Check("queryMsgById -t {topic} -i {offset_id}", r"(?s)Topic:\s+{topic}.*Keys:\s+\[key-1\]"),
     Check("queryMsgTraceById -i {traced_id}", r"Pub"),
+    Check(
+        "updateTopic -b {broker} -t {topic} -r 4 -w 4 -a +retention.hours=24",
+        r"create topic to .* success",
+        "updateTopic -a (an attribute of tallystick)",
+    ),
     Check("updateTopicList -b {broker} -f {topics_file}", r"(?i)submit batch of topic config to .* success"),
     Check("updateSubGroupList -b {broker} -f {groups_file}", r"(?i)submit batch of .*group config to .* success"),
     Check("addWritePerm -b broker-a", r"add write perm of broker\[broker-a\] in name server\[.*\] OK"),

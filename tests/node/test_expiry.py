@@ -398,11 +398,11 @@ def test_an_expired_message_is_not_found_by_id_or_key():
         ext = {"topic": "T", "key": "k", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": str(NOW)}
 
         def by_key() -> Command:
-            return queries.query(None, Command(RequestCode.QUERY_MESSAGE, ext=ext))  # type: ignore[arg-type]
+            return queries.query(None, Command(RequestCode.QUERY_MESSAGE, ext=ext))
 
         def by_id(pos: int) -> int:
             command = Command(RequestCode.VIEW_MESSAGE_BY_ID, ext={"offset": str(pos)})
-            return queries.view(None, command).code  # type: ignore[arg-type]
+            return queries.view(None, command).code
 
         assert len(by_key().body) == sum(len(record.encode()) for record in records)
         broker.expiry.offsets.note({"T": {0: First(3, 200)}})

@@ -6,6 +6,7 @@ import asyncio
 import bisect
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aged_log import write_log
@@ -216,7 +217,7 @@ def test_a_turn_ends_and_the_next_one_continues(monkeypatch):
         async with opened(small(root, **FIELDS)) as store:
             monkeypatch.setattr("tallystick.store.engine.expiry.TURN_MS", 0)
             asked = [QueueCutoff("T", queue, T0 + 10**9) for queue in range(30)]
-            found = []
+            found: list[Any] = []
             while len(found) < 30:
                 turn = await store.expiry.search(asked[len(found) :])
                 assert len(turn) == 1
