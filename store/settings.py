@@ -309,7 +309,11 @@ class StoreSettings:
 
     # -- cleaning ------------------------------------------------------------------------------------------------------
     cleanResourceInterval: int = setting(
-        10_000, "Time between two checks for segments to delete.", unit="ms", range=_INTERVAL, change=_RUNNING
+        10_000,
+        "Time between two checks for segments to delete, and for messages that expire by the retention of their topic.",
+        unit="ms",
+        range=_INTERVAL,
+        change=_RUNNING,
     )
     deleteCommitLogFilesInterval: int = setting(
         100,

@@ -47,6 +47,12 @@ async def code_of(client: ClusterClient, broker: str, code: int, ext: dict[str, 
         return refused.code
 
 
+async def expired(process: TallyProcess) -> int:
+    _, page = await asyncio.to_thread(process.get, "/metrics")
+    (line,) = [line for line in page.splitlines() if line.startswith("rocketmq_expired_messages_total{")]
+    return int(float(line.split()[-1]))
+
+
 def topic(process: TallyProcess, *arguments: str) -> tuple[int, str, str]:
     done = tally("topic", *arguments, "-n", process.nameserver)
     return done.returncode, done.stdout, done.stderr
@@ -75,9 +81,7 @@ def test_messages_expire_and_stay_so(tmp_path):
             await until_first(client, queue, first)
             await until_first(client, QueueAddress("T", "", broker, 1), first)
             await seen(client, broker, queue)
-            _, page = await asyncio.to_thread(process.get, "/metrics")
-            (line,) = [line for line in page.splitlines() if line.startswith("rocketmq_expired_messages_total{")]
-            assert int(float(line.split()[-1])) == OLD
+            assert await expired(process) == OLD
             assert (await client.offset_range(QueueAddress("Other", "", broker, 0)))[0] == 0
 
     async def seen(client: ClusterClient, broker: str, queue: QueueAddress) -> None:
@@ -113,6 +117,7 @@ def test_messages_expire_and_stay_so(tmp_path):
         async with ClusterClient("") as client:
             assert (await client.offset_range(queue))[0] == first, "at once, without a pass"
             await seen(client, broker, queue)
+            assert await expired(process) == 0, "the killed process counted them"
             assert put(process, "T", retentionHours=0)["retentionHours"] == 0
             await client.send(queue, b"new")
             assert (await client.offset_range(queue))[0] == first

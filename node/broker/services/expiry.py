@@ -193,13 +193,14 @@ class ExpiryService:
 
     # -- every member follows ------------------------------------------------------------------------------------------
 
-    async def apply(self, topics: Iterable[str] | None = None) -> None:
-        """Lets the queues of these topics, or of all, begin where the table says. Queues that do not have these
-        messages yet are tried again by `apply_rest`. OSError, DamageError."""
-        for topic in list(self.offsets.row_names() if topics is None else topics):
+    async def apply(self) -> None:
+        """At a start: lets all queues begin where the table says. Queues that do not have these messages yet are tried
+        again by `apply_rest`. OSError, DamageError."""
+        for topic in list(self.offsets.row_names()):
             for queue_id, first in self.offsets.queues(topic).items():
                 self._waiting[topic, queue_id] = first
         await self._apply_waiting()
+        self.expired = 0  # an earlier process counted them
 
     async def apply_rest(self) -> None:
         """Once a second: lets queues begin where they could not begin yet."""
