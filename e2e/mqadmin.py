@@ -17,12 +17,14 @@ could not run.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +46,8 @@ from lab.places import PEER, work_folder
 from lab.processes import ProcessError, end_on_signals
 from lab.tally import Tally
 
+from tallystick.node.core.client import ClusterClient, QueueAddress
+
 _FAILED = re.compile(r"^.*(?:Exception|CODE: \d+|not exist).*$", re.MULTILINE)
 # The tool of 5.5 replaces some refusals with other words.
 _REFUSED = re.compile(
@@ -51,6 +55,7 @@ _REFUSED = re.compile(
 )
 _OFFERED = re.compile(r"^ {2,}(\w+) {2,}\S", re.MULTILINE)
 _TRACES = "traceTopicEnable=true"
+_CONSUMER_S = 180.0
 OK, REFUSED, FAILED = "ok", "refused", "FAILED"
 
 
@@ -59,6 +64,7 @@ class Target:
 
     def __init__(self, name: str, nameserver: str, broker: str, peer: Peer, *, is_ours: bool) -> None:
         self.name, self.nameserver, self._peer, self._is_ours = name, nameserver, peer, is_ours
+        self._broker = broker
         self._tool = AdminTool(peer)
         self.results: dict[str, str] = {}
         self.reasons: dict[str, str] = {}
@@ -85,7 +91,7 @@ class Target:
         """All commands, with a producer's messages and one consumer online from the first question about groups on."""
         needed = frozenset(check.title for check in checks if "{group}" in check.line or check.title == "statsAll")
         try:
-            with consumer(self._peer, self.nameserver) if not only or only & needed else _nobody():
+            with consumer(self._peer, self.nameserver, self._broker) if not only or only & needed else _nobody():
                 for check in checks:
                     if not only or check.title in only or check.line.split()[0] in _MAKE:
                         self._check(check)
@@ -149,10 +155,10 @@ def _nobody() -> Iterator[None]:
 
 
 @contextmanager
-def consumer(tool: Peer, nameserver: str) -> Iterator[None]:
-    """A push consumer of the topic, online inside the `with`."""
+def consumer(tool: Peer, nameserver: str, broker: str) -> Iterator[None]:
+    """A push consumer of the topic, online inside the `with`. ProcessError: it has consumed nothing in time."""
     sends = ("probe", "produce", "--topic", TOPIC, "--count", "40", "--key", "k%d", "-n", nameserver)
-    if all(tool.call(*sends)[0] != 0 for _ in range(3)):  # on a busy machine a request of the first one can time out
+    if all(tool.call(*sends)[0] != 0 for _ in range(12)):  # on a busy machine requests time out
         raise ProcessError(f"cannot produce to {nameserver}, see {tool.log}")
     command = [str(PEER / "peer.sh"), "probe", "consume-push", "--topic", TOPIC, "--group", GROUP, "-n", nameserver]
     command += ["--timeout", "3600", "--expect", "1000000", "--quiet"]
@@ -161,10 +167,23 @@ def consumer(tool: Peer, nameserver: str) -> Iterator[None]:
             command, env=tool.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
         )
     try:
+        asyncio.run(_has_consumed(broker))
         yield
     finally:
         os.killpg(process.pid, signal.SIGKILL)  # the group that start_new_session made: the script and its Java
         process.wait()
+
+
+async def _has_consumed(broker: str) -> None:
+    """Returns when the group has committed an offset: from then on it is online, and in all statistics."""
+    end_s = time.monotonic() + _CONSUMER_S
+    async with ClusterClient("", timeout_s=30) as client:
+        while time.monotonic() < end_s:
+            for queue_id in range(4):
+                if (await client.committed(QueueAddress(TOPIC, "", broker, queue_id), GROUP) or 0) > 0:
+                    return
+            await asyncio.sleep(0.5)
+    raise ProcessError(f"the consumer has committed nothing at {broker} after {_CONSUMER_S:.0f} s")
 
 
 def table(targets: list[Target]) -> str:
@@ -233,7 +252,7 @@ def measure(options: argparse.Namespace, work: Path) -> int:
     if options.compare:
         server = Peer(work / "server", version)
         try:
-            server.up((_TRACES,), version=version)
+            server.up((_TRACES, "waitTimeMillsInSendQueue=30000"), version=version)
             targets.append(Target(f"RocketMQ {version}", server.nameserver, server.broker, tool, is_ours=False))
             targets[1].run(checks, only)
         finally:

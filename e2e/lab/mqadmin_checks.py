@@ -159,7 +159,7 @@ _ONLY_5 = (
     Check("switchTimerEngine -b {broker} -e F", lacks="the choice between engines for timers"),
     Check("checkRocksdbCqWriteProgress -c {cluster} -n {nameserver}", lacks=ROCKSDB),
     Check("exportMetadataInRocksDB -p {folder} -t topics", name="exportMetadataInRocksDB (local files)"),
-    Check("rocksDBConfigToJson -t topics -b {broker}", lacks=ROCKSDB),
+    Check("rocksDBConfigToJson -t topics -c {cluster}", lacks=ROCKSDB),
     Check("dumpCompactionLog -f {topics_file}", name="dumpCompactionLog (local file)"),
 )
 
