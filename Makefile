@@ -160,8 +160,9 @@ build/raftos-venv/.built: # its setup.py needs an old setuptools, its pins canno
 	build/raftos-venv/bin/python -m pip install --quiet --no-deps --no-build-isolation raftos==0.2.6 msgpack-python==0.4.8
 	touch $@
 
-mqadmin: build ## RocketMQ's admin tool against ours: PEER_VERSION=5.5.0 COMPARE=1 WRITE=docs/mqadmin-5.5.0.md
-	$(BIN)/python e2e/mqadmin.py --version $(or $(PEER_VERSION),4.8.0) $(if $(COMPARE),--compare) \
+mqadmin: build ## RocketMQ's admin tool against ours, with PEER_VERSION=5.5.0 or COMPARE=1 also against RocketMQ: WRITE=docs/mqadmin-5.5.0.md
+	$(BIN)/python e2e/mqadmin.py --version $(or $(PEER_VERSION),4.8.0) \
+	    $(if $(filter-out 0,$(or $(COMPARE),$(PEER_VERSION))),--compare) \
 	    $(if $(WRITE),--write $(WRITE))
 
 .PHONY: crd-reference
