@@ -152,26 +152,29 @@ class GroupCommit:
         # The order matters: records that are dispatched meanwhile are read twice, and none is omitted.
         first_index = self._replica.first_index_behind(self._dispatch.position)
         self._log.reset_offsets()
-        for (name, queue_id), offset in self._count_from.items():
-            self._log.set_next_offset(name.encode(), queue_id, offset)
+        ends = {(name.encode(), queue_id): offset for (name, queue_id), offset in self._count_from.items()}
         for topic, queue_id, _, max_offset, _, _ in self._dispatch.queues():
-            if max_offset > 0:
-                self._log.set_next_offset(topic, queue_id, max_offset)
+            ends[topic, queue_id] = max(max_offset, ends.get((topic, queue_id), 0))
+        for (topic, queue_id), offset in ends.items():
+            if offset > 0:
+                self._log.set_next_offset(topic, queue_id, offset)
         self._log.take_offsets(first_index)
         self._log.set_term(term)
 
     def count_from(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """Queues without records continue at these offsets: their records were before the start of this log (L11)."""
+        """These queues continue at these offsets or behind: their last records were before the start of this log (L11),
+        or a conversion left them out because they were damaged."""
         self._count_from = dict(ends)
 
     def ends_before(self, pos: int) -> dict[tuple[str, int], int]:
-        """The next offsets of queues without a record at or behind `pos`, by topic and queue id."""
+        """The next offsets of queues that the log from `pos` on does not show, by topic and queue id."""
         ends = dict(self._count_from)
         for topic, queue_id, _, max_offset, _, max_pos in self._dispatch.queues():
+            key = topic.decode(), queue_id
             if max_offset > 0 and max_pos <= pos:
-                ends[topic.decode(), queue_id] = max_offset
-            elif max_offset > 0:
-                ends.pop((topic.decode(), queue_id), None)
+                ends[key] = max(max_offset, ends.get(key, 0))
+            elif max_offset > ends.get(key, 0):
+                ends.pop(key, None)
         return ends
 
     def serve(self, serving: bool) -> None:

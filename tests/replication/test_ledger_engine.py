@@ -572,6 +572,23 @@ async def test_a_queue_whose_records_all_lie_before_a_snapshot_counts_on(tmp_pat
             assert read_queue(leader.store, topic="idle")[-1] == read_queue(late.store, topic="idle")[-1]
 
 
+async def test_a_queue_whose_last_records_a_conversion_left_out_counts_on(tmp_path: Path) -> None:
+    """They were damaged, and their offsets were given out: every leader counts from behind them."""
+    async with member(tmp_path / "a") as one:
+        one.auto = True
+        one.lead(1)
+        for _ in range(3):
+            await put(one, b"sound", topic="T")
+        one.store.dispatcher.finish()
+        one.store.group.count_from({("T", 0): 5})
+        assert one.store.group.ends_before(0) == {("T", 0): 5}, "the log alone shows 3"
+        one.lead(2)
+        assert (await put(one, b"later", topic="T")).queue_offset == 5
+        one.store.dispatcher.finish()
+        assert one.store.group.ends_before(0) == {}, "the log shows it now"
+        assert one.store.queues.max_offset("T", 0) == 6
+
+
 # -- faults and cleaning -----------------------------------------------------------------------------------------------
 
 

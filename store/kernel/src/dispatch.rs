@@ -42,6 +42,7 @@ pub use python::{register, Dispatch};
 pub use timers::{Finished, TimerEvent};
 
 use crate::door::Door;
+use crate::entry::{EntryHeader, ENTRY_HEADER};
 use crate::ext::ExtFiles;
 use crate::fault::{Fault, Outcome};
 use crate::guard::faults;
@@ -350,6 +351,14 @@ impl Core {
             match put {
                 Put::Known | Put::Held => {}
                 Put::Misplaced if record.queue_offset() != 0 => {
+                    // A conversion can leave out damaged records. The offset of a sealed one cannot be damaged.
+                    if self.is_sealed(record, pos as u64)? && queues.put_behind_gap(queue, unit, record.queue_offset())
+                    {
+                        if queues.is_extended() {
+                            queues.extend_last(queue, tags_code, store_timestamp, bits);
+                        }
+                        return Ok(());
+                    }
                     run.misplaced += 1;
                     run.skip(pos as u64, u64::from(record.size()), Bad::QueueOffset);
                 }
@@ -363,6 +372,20 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Whether the CRC of its entry covers the record at `pos` and holds. dledger writes none.
+    #[cold]
+    fn is_sealed(&self, record: &Record<'_>, pos: u64) -> Outcome<bool> {
+        let (Some(begin), true) = (pos.checked_sub(ENTRY_HEADER as u64), self.entry_header != 0) else {
+            return Ok(false);
+        };
+        let Some(segment) = self.log.segment(begin)? else {
+            return Ok(false);
+        };
+        let header = segment.slice(begin, ENTRY_HEADER).map(EntryHeader::read);
+        let has_crc = header.is_some_and(|header| header.is_ok_and(|header| header.chain != 0));
+        Ok(has_crc && segment.holds(record, pos, self.entry_header))
     }
 
     /// Writes once what waits at the time of the call. "Until nothing waits" would never end while dispatch makes

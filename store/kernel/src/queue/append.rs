@@ -8,6 +8,8 @@ use crate::fault::Outcome;
 const BLANKS: u64 = 4096;
 /// A queue's memory is released if a burst made it larger than this.
 const ROOMY: usize = 1 << 16;
+/// Placeholders for offsets that no record has, before a record of a replicated log.
+const MOST_SEALED_GAP: u64 = 1 << 20;
 
 /// The result of adding a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +57,19 @@ impl Queues {
         }
         self.append(q, unit);
         Ok(put)
+    }
+
+    /// Adds the unit of a record whose place is certain although no record has the offsets before it: placeholders take
+    /// them. False: the place is taken, or too many are missing.
+    #[cold]
+    pub fn put_behind_gap(&mut self, q: u32, unit: Unit, queue_offset: i64) -> bool {
+        let (expect, end) = (queue_offset as u64 * UNIT, self.queues[q as usize].end);
+        if expect < end || (expect - end) / UNIT > MOST_SEALED_GAP {
+            return false;
+        }
+        self.fill(q, expect);
+        self.append(q, unit);
+        true
     }
 
     /// Adds a unit at the queue's end.
