@@ -451,12 +451,26 @@ class Raft:
         if reason is not None or leading is None:
             effects.append(ChangeRefused(change, reason or ""))
             return effects
+        self._append_membership(now, leading, membership, effects)
+        return effects
+
+    def restate_membership(self, now: float) -> list[Effect]:
+        """Appends the membership of the bootstrap if no entry has it: the group was founded on a log of dledger. A
+        member that gets all entries then also gets the membership (M8). It changes no majority. Call it when the leader
+        is ready."""
+        effects: _Effects = []
+        leading = self._leading
+        is_missing = self.membership_index < 0 and not self.halted
+        if leading is not None and leading.ready and is_missing and self.disk_state.can_write:
+            self._append_membership(now, leading, self.membership, effects)
+        return effects
+
+    def _append_membership(self, now: float, leading: Leadership, membership: Membership, effects: _Effects) -> None:
         entry = MembershipEntry(self._log.last_index + 1, membership)
         effects.append(AppendOwn(entry.index, self.term, EntryKind.MEMBERSHIP, membership))
         self._history.append(entry)  # M1: in force from now on; what it commits is checked once it is in the log
         effects.append(MembershipChanged(entry))
         leading.regroup(membership, next_index=entry.index, now=now)
-        return effects
 
     # -- election ------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from tallystick.node.broker.feeding import FeedingSource, hot_queues
 from tallystick.node.broker.group import queue_ends
+from tallystick.node.broker.group.adoption import adopted_tables
 from tallystick.node.broker.group.group_role import with_role
 from tallystick.node.broker.group.in_group import InGroup
 from tallystick.node.broker.group.membership import GroupPlan, forget_derived
@@ -53,11 +54,11 @@ from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.endpoint import Limits
 from tallystick.node.remoting.server import RemotingServer, bind, close_all
 from tallystick.replication.metadata import snapshot
-from tallystick.replication.metadata.tables import ReplicatedTables
 from tallystick.store._kernel import Door
 from tallystick.store.clock import steady_ms, wall_ms
 from tallystick.store.engine.lock import StoreLock
 from tallystick.store.engine.message_store import MessageStore
+from tallystick.store.engine.opening import check_is_complete
 from tallystick.store.engine.pace import Pace
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.formats.message import Host
@@ -237,8 +238,12 @@ class Broker:
             # pod that replaces another one by force nothing else prevents that: the ports and the address are separate.
             door.mkdir(str(store_settings.root))
             lock = StoreLock.acquire(store_settings.root, door)
+            check_is_complete(store_settings.root)
             config = store_settings.root / "config"
-            committed = await asyncio.to_thread(snapshot.load, config) or ReplicatedTables()
+            committed = await asyncio.to_thread(snapshot.load, config)
+            if committed is None:
+                size = store_settings.mappedFileSizeCommitLog
+                committed = await asyncio.to_thread(adopted_tables, door, config, plan.folder, size)
             roles: list[InGroup] = []  # the member asks for tables only when it takes part
             member = await plan.open_member(
                 door,

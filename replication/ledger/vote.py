@@ -164,6 +164,15 @@ class VoteFile:
         if (term, voted_for) != (old.term, old.voted_for):
             self._replace(replace(old, term=term, voted_for=voted_for))
 
+    def take_over(self, term: int, voted_for: int | None, log_term: int) -> None:
+        """Continues the term and vote of dledger, if its term is higher. Raises OSError.
+
+        Its members may have entries of that term, and an entry is identified by its term (S1, S13). dledger's file is
+        also written from this one (`Ledger.save_mark`), and then it is not ahead. It has no CRC: a term that the group
+        cannot have reached since `log_term`, the one of the log's last entry, is not believed (`heal_term`)."""
+        if self.record.term < term < max(self.record.term, log_term, 0) + TERM_JUMP_MAX:
+            self.save(term, voted_for)
+
     def note_membership(self, index: int) -> None:
         """Durably notes that entry `index` is the newest membership in the log. Raises OSError.
 

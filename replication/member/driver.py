@@ -162,7 +162,7 @@ class Driver:
             Send: self.connections.outbox.send,
             Commit: self._commit,
             RoleChanged: self.roles.role_changed,
-            Ready: self.roles.become_ready,
+            Ready: self._become_ready,
             MembershipChanged: self._disk.membership_changed,
             RemovedFromGroup: self._removed,
             LossDetected: self._disk.loss_detected,
@@ -175,6 +175,17 @@ class Driver:
             Refused: self._health.refuse_message,
             Fatal: self._fatal,
         }
+
+    def _become_ready(self, effect: Ready) -> None:
+        self.roles.become_ready(effect)
+        if self.raft.membership_index < 0:
+            asyncio.get_running_loop().call_soon(self._restate_membership)
+
+    def _restate_membership(self) -> None:
+        """No entry of the log has the membership: dledger wrote the log (M8)."""
+        if self._health.stopped is None:
+            self.log.write_staged()  # the core knows the written end of the log
+            self.calls.call(self.raft.restate_membership)
 
     # -- start and stop ------------------------------------------------------------------------------------------------
 

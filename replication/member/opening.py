@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.replication.durable import PossibleLoss
+from tallystick.replication.ledger import dledger_files
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.ledger.mark import Flags, LedgerMark
 from tallystick.replication.ledger.vote import Identity as DiskIdentity
@@ -74,6 +75,7 @@ def open_disk(
     ledger = open_ledger(vote.record.store_id)
     if not vote.record.reachable:
         _heal_term(ledger, vote)
+    vote.take_over(*dledger_files.read_term(folder), ledger.term_of(ledger.last_index) or 0)
     if origin.asynchronous and last_mark is not None and lost_power_unclean(last_mark, boot_id):
         vote.note_loss(PossibleLoss.LOG)
     if ledger.damage is not None:

@@ -26,6 +26,7 @@ from tallystick.store.formats.progress import ProgressMark
 from tallystick.store.formats.properties import CLUSTER
 from tallystick.store.formats.queue_table import FILE_NAME as TABLE_FILE
 from tallystick.store.settings import SettingsError, StoreSettings
+from tallystick.store.verify.queues import end_known_to_queues
 
 if TYPE_CHECKING:
     from tallystick.node.core.settings import BrokerSettings
@@ -177,9 +178,12 @@ def forget_derived(door: Door, root: Path, begin_pos: int) -> bool:
     from the old log is before that: it points to nothing. A log whose old segments were deleted starts later as well,
     but never behind what was derived from it.
     """
+    if begin_pos == 0:
+        return False
     mark = ProgressMark.load(root)
-    reached = -1 if mark is None else max(mark.written.pos, mark.flushed.pos)
-    if begin_pos == 0 or reached >= begin_pos:
+    # RocketMQ writes no mark: its queues show how far they are.
+    reached = end_known_to_queues(root) if mark is None else max(mark.written.pos, mark.flushed.pos)
+    if reached >= begin_pos:
         return False
     for part in ("consumequeue", "consumequeue_ext", "index"):
         for path in sorted((root / part).rglob("*"), reverse=True):  # a folder sorts before its content
