@@ -685,6 +685,77 @@ def scan(
     Stops at the first damaged record, at `upto` (-1: no bound), or where the files end. OSError, DamageError.
     """
 
+class Step(NamedTuple):
+    """Where a call ended in a log, and why before its bound; None: the bound, or the files end there."""
+
+    pos: int
+    stopped: str | None
+
+class QueueTotal(NamedTuple):
+    """The records of one queue. `first`, `last`: queue offsets of those for which the queue has a unit; -1: none.
+    `digest`: of all their fields except for positions."""
+
+    topic: bytes
+    queue: int
+    records: int
+    bytes: int
+    first: int
+    last: int
+    digest: int
+
+class LogTotals:
+    """What a log contains, by queue, wherever its records lie."""
+
+    def __init__(self, gaps: list[tuple[int, int]]) -> None:
+        """`gaps`: ranges that are left out; what names a record in one of them names nothing."""
+    references: int
+    """Number of records that end a transaction and name the position of a half message."""
+
+    def read(
+        self, log_dir: str, segment_bytes: int, entry_header_bytes: int, first: int, upto: int, most_bytes: int
+    ) -> Step:
+        """Adds the records from `first` on, checked with their CRCs, until `upto` or about `most_bytes` later; without
+        the GIL. Stops before damage. Ranges of one layout must be in one folder. OSError, DamageError."""
+    def rows(self) -> list[QueueTotal]:
+        """The totals, sorted by topic and queue."""
+
+class Converter:
+    """Copies records of a log into a new log, of dledger's layout if it has an index, else of the plain one."""
+
+    def __init__(
+        self,
+        door: Door,
+        folder: str,
+        segment_bytes: int,
+        index: tuple[str, int] | None,
+        pos: int,
+        next_index: int,
+        term: int,
+        chain: int,
+        pairs: list[tuple[int, int]],
+        gaps: list[tuple[int, int]],
+    ) -> None:
+        """The new log is in `folder` and ends at `pos`; nothing is behind that. `index`: folder and file size of the
+        index. `next_index`, `chain`: of entries. `pairs`, `gaps`: of the part that was copied before."""
+    def begin(self, log_dir: str, segment_bytes: int, entry_header_bytes: int, part_begin: int, pos: int) -> None:
+        """The next part of the old log, which begins at `part_begin`, is read from `pos` on."""
+    def skip(self, pos: int) -> None:
+        """The bytes up to `pos` of the old log are left out. ValueError: they are copied already."""
+    def run(self, upto: int, most_bytes: int) -> Step:
+        """Copies records until `upto` or about `most_bytes` later; without the GIL. Stops before a record that is
+        damaged, or does not fit into a segment. OSError, DamageError."""
+    def sync(self) -> None:
+        """Writes and syncs everything that was copied. OSError."""
+    pos: int
+    """The position in the old log."""
+    target: tuple[int, int, int]
+    """End of the new log, index of the next entry, chain CRC of the last one."""
+    counts: tuple[int, int, int, int]
+    """Records; entries of a group that are no messages and were left out; ends of transactions that name a half
+    message; and those whose half message is not in the log."""
+    def pairs_from(self, count: int) -> list[tuple[int, int]]:
+        """The pairs of positions (old, new) behind the first `count` ones."""
+
 class AuditResult:
     """The result of one `audit`."""
 

@@ -1,7 +1,7 @@
-"""`tally store`: checks, repairs and lists the files of a store without a broker.
+"""`tally store`: checks, repairs, converts and lists the files of a store without a broker.
 
 `verify` compares log, queues and index, and writes nothing. Exit codes: 0 sound, 1 damage, 2 it could not check.
-`repair` is in `store_repair`.
+`repair` is in `store_repair`, `convert` in `store_convert`.
 `dump` opens a copy of the store as a broker does, and lists its content in the form of RocketMQ's listing.
 """
 
@@ -12,14 +12,14 @@ import json
 import sys
 from pathlib import Path
 
-from tallystick.node.commands import store_repair
+from tallystick.node.commands import store_convert, store_repair
 from tallystick.node.commands.terminal import StageLines, assignments, bad, good, properties
 from tallystick.store.findings import MAX_LISTED, Report
 
 
 def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `store verify`, `store repair` and `store dump`."""
-    store = commands.add_parser("store", help="check, repair or list the files of a store")
+    """Adds `store verify`, `store repair`, `store convert` and `store dump`."""
+    store = commands.add_parser("store", help="check, repair, convert or list the files of a store")
     kinds = store.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     verify = kinds.add_parser("verify", help="check log, queues and index against each other; writes nothing")
@@ -29,6 +29,7 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     verify.set_defaults(call=run_verify)
 
     store_repair.add_parser(kinds)
+    store_convert.add_parser(kinds)
 
     dump = kinds.add_parser("dump", help="list messages, queues and answers to queries, as JSON")
     dump.add_argument("dir", type=Path, metavar="DIR", help="the store's folder")

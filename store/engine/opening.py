@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.store.engine import abort
 from tallystick.store.engine.lock import StoreLock
-from tallystick.store.engine.recovery import Recovered, open_dispatch, recover
+from tallystick.store.engine.recovery import Recovered, RecoveryError, open_dispatch, recover
 from tallystick.store.engine.threads import Threads
+from tallystick.store.formats.conversion import FILE_NAME as CONVERSION_NAME
 from tallystick.store.settings import BrokerRole, SettingsError, StoreSettings
 
 if TYPE_CHECKING:
@@ -50,6 +52,12 @@ def check_settings(settings: StoreSettings, *, is_replicated: bool) -> None:
         raise SettingsError("enableDLegerCommitLog", "must be true with a replicated log, and only then")
 
 
+def check_is_complete(root: Path) -> None:
+    """Raises RecoveryError if a conversion into this folder did not finish: it has no log, and would get a new one."""
+    if (root / CONVERSION_NAME).exists():
+        raise RecoveryError(root / CONVERSION_NAME, "an unfinished conversion: run tally store convert again")
+
+
 async def open_files(
     settings: StoreSettings,
     door: Door,
@@ -65,6 +73,11 @@ async def open_files(
         door.mkdir(str(folder))
         door.keep_fs(str(folder))
     lock = lock or StoreLock.acquire(root, door)
+    try:
+        check_is_complete(root)
+    except BaseException:
+        lock.release()
+        raise
     threads = Threads()
     try:
         dispatch = open_dispatch(door, root, log_folder, settings, source.entry_header_bytes)

@@ -11,12 +11,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tallystick.store.formats.progress import Point, lock_time_ns
+from tallystick.store.engine.recovery import geometry_of
+from tallystick.store.formats.checkpoint import StoreCheckpoint
+from tallystick.store.formats.progress import Point, ProgressKeeper, lock_time_ns
 from tallystick.store.formats.queue_table import QueueTable
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Dispatch, Door
-    from tallystick.store.formats.checkpoint import StoreCheckpoint
+    from tallystick.store.settings import StoreSettings
 
 _NO_INDEX_MS = 2**63 - 1
 
@@ -37,6 +39,21 @@ def save_table(door: Door, root: Path, dispatch: Dispatch, point: Point, rows: b
     files = dispatch.index_files()
     index = tuple((file.name, file.end_pos) for file in files if 0 < file.end_pos < point.pos)
     QueueTable(point.pos, lock_time_ns(root), *sizes, index, rows).save(door, root)
+
+
+def save_derived(
+    door: Door, root: Path, settings: StoreSettings, dispatch: Dispatch, log_first: int, store_timestamp_ms: int
+) -> None:
+    """All of these steps for a store that no broker has open, whose log, queues and index are on the disk.
+
+    `log_first`: first byte of the log; `store_timestamp_ms`: of its last record, if dispatch has read none. Blocks.
+    OSError."""
+    keeper = ProgressKeeper(door, root, geometry_of(settings), store_timestamp_ms)
+    point, rows = keeper.take_with_table(dispatch)
+    path = root / "checkpoint"
+    sync_derived(door, path, dispatch, StoreCheckpoint.load(path), point)
+    keeper.save(point, point)
+    save_table(door, root, dispatch, point, rows, (log_first, settings.queue_segment_bytes))
 
 
 def _index_begin_ms(dispatch: Dispatch) -> int:

@@ -21,6 +21,7 @@ from typing import Any
 
 from tallystick.store._kernel import Door
 from tallystick.store.engine.lock import StoreLock
+from tallystick.store.engine.opening import check_is_complete
 from tallystick.store.engine.recovery import Recovered, log_layout, open_dispatch, recover
 from tallystick.store.formats.file_sizes import FileSizes
 from tallystick.store.formats.ledger_format import UNIT_BYTES, IndexUnit
@@ -38,6 +39,7 @@ def dump(root: Path, overrides: Mapping[str, str] | None = None, *, in_place: bo
     opens the store itself, which recovers it. Raises SettingsError, StoreLockedError, RecoveryError, DamageError or
     OSError if the store cannot be opened.
     """
+    check_is_complete(root)
     with ExitStack() as stack:
         door = Door()
         if in_place:

@@ -28,15 +28,14 @@ from tallystick.store.engine import abort
 from tallystick.store.engine.inherited import sync_files
 from tallystick.store.engine.lock import StoreLock, check_unlocked
 from tallystick.store.engine.queue_recovery import Suspect
-from tallystick.store.engine.recovery import KeptLog, Suspects, geometry_of, log_layout, open_dispatch, recover
-from tallystick.store.engine.thorough_save import save_table, sync_derived
+from tallystick.store.engine.recovery import KeptLog, Suspects, log_layout, open_dispatch, recover
+from tallystick.store.engine.thorough_save import save_derived
 from tallystick.store.engine.timers import FOLDER as TIMERS
 from tallystick.store.engine.zeroing import zero_behind
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.findings import Finding, FindingKind, Progress
-from tallystick.store.formats.checkpoint import StoreCheckpoint
+from tallystick.store.formats.conversion import FILE_NAME as CONVERSION_NAME
 from tallystick.store.formats.progress import FILE_NAME as PROGRESS_NAME
-from tallystick.store.formats.progress import ProgressKeeper
 from tallystick.store.formats.queue_table import FILE_NAME as QUEUES_NAME
 from tallystick.store.formats.segment_files import SegmentFiles, segment_start
 from tallystick.store.replace_file import replace_file
@@ -104,6 +103,8 @@ class StoreRepair:
     def _check_is_store(self) -> None:
         if not self.root.is_dir():
             raise VerifyError(f"{self.root} is no folder")
+        if (self.root / CONVERSION_NAME).exists():
+            raise VerifyError(f"{self.root} is an unfinished conversion: run tally store convert again")
         folder, _ = log_layout(self.root, self.settings())
         if not folder.is_dir():
             raise VerifyError(f"{self.root} is no store: neither commitlog nor dledger-*/data is in it")
@@ -275,15 +276,11 @@ class StoreRepair:
             self._remove(root / "checkpoint")
         if any(finding.file == SCRUB_NAME for finding in report.notes):
             self._remove(root / SCRUB_NAME)
-        keeper = ProgressKeeper(self._door, root, geometry_of(settings), report.last_store_timestamp_ms)
-        point, rows = keeper.take_with_table(dispatch)
+        dispatch.write_out()
         for name in ("consumequeue", "consumequeue_ext", "index"):
             sync_files(self._door, root / name)
         sync_files(self._door, folder)
-        path = root / "checkpoint"
-        sync_derived(self._door, path, dispatch, StoreCheckpoint.load(path), point)
-        keeper.save(point, point)
-        save_table(self._door, root, dispatch, point, rows, (found.min_pos, settings.queue_segment_bytes))
+        save_derived(self._door, root, settings, dispatch, found.min_pos, report.last_store_timestamp_ms)
 
     def _close(self, plan: RepairPlan, was_open: bool) -> None:
         """The next start judges the bytes behind the log's end, so the store stays marked as open for it."""

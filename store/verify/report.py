@@ -25,6 +25,7 @@ from tallystick.store import tables
 from tallystick.store.engine.written_end import written_end
 from tallystick.store.findings import FindingKind, Progress, Report
 from tallystick.store.formats.checkpoint import CHECKPOINT_BYTES, StoreCheckpoint
+from tallystick.store.formats.conversion import FILE_NAME as CONVERSION_NAME
 from tallystick.store.formats.derive import has_queue_unit
 from tallystick.store.formats.file_sizes import FileSizes
 from tallystick.store.formats.ledger_format import (
@@ -111,6 +112,8 @@ def verify(
 def _layout(root: Path, log_folder: Path | None) -> _Layout:
     if not root.is_dir():
         raise VerifyError(f"{root} is no folder")
+    if log_folder is None and (root / CONVERSION_NAME).exists():
+        raise VerifyError(f"{root} is an unfinished conversion: run tally store convert again")
     ledgers = sorted(path for path in root.glob("dledger-*/data") if path.is_dir())
     if log_folder is None and len(ledgers) > 1:
         raise VerifyError(f"{root} has more than one dledger folder: {', '.join(path.parent.name for path in ledgers)}")

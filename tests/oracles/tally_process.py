@@ -49,8 +49,10 @@ class TallyProcess:
         every = [what, "--http-port", "0", *arguments]
         if what == "run":
             every += ["--dir", str(folder / "data"), "--port", "0", "--nameserver-port", "0"]
+        given = {argument.partition("=")[0] for argument in arguments}
         for setting in SMALL:
-            every += ["--set", setting]
+            if setting.partition("=")[0] not in given:
+                every += ["--set", setting]
         self.process: subprocess.Popen[str] | Forked
         with self.log.open("a") as log:
             if fresh:

@@ -153,7 +153,8 @@ class DelayOffsets(ReplicatedTable):
     def row_json(self, name: str) -> int | None:
         return self._durable.get(int(name))
 
-    def file_form(self, picture: Mapping[str, Any]) -> dict[str, Any]:
+    @staticmethod
+    def file_form(picture: Mapping[str, Any]) -> dict[str, Any]:
         return {"offsetTable": int_keys(picture.get("offsetTable", {}))}
 
     def take_row(self, name: str, row: Any) -> None:

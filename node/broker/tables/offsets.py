@@ -162,7 +162,8 @@ class ConsumerOffsets(ReplicatedTable):
         queues = self._offsets.get(name)
         return None if queues is None else {str(queue_id): offset for queue_id, offset in queues.items()}
 
-    def file_form(self, picture: Mapping[str, Any]) -> dict[str, Any]:
+    @staticmethod
+    def file_form(picture: Mapping[str, Any]) -> dict[str, Any]:
         return {"offsetTable": {key: int_keys(queues) for key, queues in picture.get("offsetTable", {}).items()}}
 
     def take_row(self, name: str, row: Any) -> None:

@@ -234,7 +234,8 @@ class ReplicatedTable(SavedTable):
         """The whole table as it goes into the log."""
         return {self.rows_field: {name: self.row_json(name) for name in self.row_names()}, **self.head_json()}
 
-    def file_form(self, picture: Mapping[str, Any]) -> dict[str, Any]:
+    @staticmethod
+    def file_form(picture: Mapping[str, Any]) -> dict[str, Any]:
         """A picture as RocketMQ writes it to the file."""
         return dict(picture)
 

@@ -2,6 +2,7 @@
 //!
 //! No threads, no policy, no sockets: Python decides when each of these runs, and on which thread.
 
+pub mod convert;
 pub mod dispatch;
 pub mod door;
 pub mod encode;
@@ -42,6 +43,7 @@ fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     scrub::register(module)?;
     timer::register(module)?;
     dispatch::register(module)?;
+    convert::register(module)?;
     pull::register(module)?;
     queue::register(module)?;
     Ok(())

@@ -277,8 +277,13 @@ impl<'a> Record<'a> {
         int(self.bytes, usize::from(self.body_at) - 16)
     }
 
+    /// Where the prepared transaction offset lies in the record.
+    pub fn prepared_at(&self) -> usize {
+        usize::from(self.body_at) - 12
+    }
+
     pub fn prepared_transaction_offset(&self) -> i64 {
-        long(self.bytes, usize::from(self.body_at) - 12)
+        long(self.bytes, self.prepared_at())
     }
 
     pub fn body_bytes(&self) -> u32 {
