@@ -132,6 +132,11 @@ expiry: build ## messages that expire by the retention of their topic, beside Ro
 migrate-lab: build ## RocketMQ 4.8.0 as our slave, under load and kills: MESSAGES=100000 SEED=1 ONLY=follow
 	$(BIN)/python e2e/migrate_lab.py --messages $(or $(MESSAGES),100000) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
 
+.PHONY: convert-lab
+convert-lab: build ## RocketMQ's stores become stores of a group, and back: MESSAGES=20000 KILLS=12 SEED=1 ONLY=dledger SHORT=1
+	$(BIN)/python e2e/convert_lab.py --messages $(or $(MESSAGES),20000) --kills $(or $(KILLS),12) --seed $(or $(SEED),1) \
+		$(if $(ONLY),--only $(ONLY)) $(if $(SHORT),--short)
+
 .PHONY: attacks
 attacks: build ## clocks, disks, signals, strangers, kills, large stores against real processes: ONLY=clock SCALE=0.1 JSON=FILE
 	$(BIN)/python e2e/attack.py --scale $(or $(SCALE),1.0) $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))

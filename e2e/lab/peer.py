@@ -45,12 +45,13 @@ def need_peer() -> None:
 class Peer:
     """One work folder of the lab. `version` selects the client."""
 
-    def __init__(self, work: Path, version: str = SERVER_VERSION) -> None:
+    def __init__(self, work: Path, version: str = SERVER_VERSION, *, ports: int = 20) -> None:
+        """`ports`: how many neighbouring ones it may use; a group of DLedger needs 130."""
         need_peer()
         self.work = work
         self.version = version
         self.log = work / "peer.log"
-        first = free_block()
+        first = free_block(ports)
         self.port, self.nameserver_port = first + 2, first + 6
         self._running = False
         self.environment = {
@@ -95,9 +96,11 @@ class Peer:
         options += [f"-Duser.home={self.work}", "-Drocketmq.client.logUseSlf4j=true"]
         return ["java", *options, "-cp", path.strip(), str(source), *arguments]
 
-    def up(self, settings: Iterable[str] = (), *, keep: bool = False, version: str = SERVER_VERSION) -> None:
-        """RocketMQ of this version, one master. ProcessError: it did not start."""
-        arguments = ["up", "--version", version, *(["--keep"] if keep else [])]
+    def up(
+        self, settings: Iterable[str] = (), *, keep: bool = False, version: str = SERVER_VERSION, mode: str = "single"
+    ) -> None:
+        """RocketMQ of this version: one master, or another `mode` of the lab. ProcessError: it did not start."""
+        arguments = ["up", "--version", version, "--mode", mode, *(["--keep"] if keep else [])]
         for setting in settings:
             arguments += ["--set", setting]
         self._running = True  # before it is up: half of it may run when the start fails
