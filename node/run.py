@@ -126,6 +126,7 @@ class _Process:
         self._metrics = BrokerMetrics(broker)
         if broker.settings.logLevel != settings.broker.logLevel:  # it was changed while an earlier process ran
             logs.set_level(broker.settings.logLevel)
+        broker.on_restart.append(self._on_restart)
         if broker.group is not None:
             broker.group.on_fatal.append(self._on_fatal)
             broker.group.on_restart.append(self._on_restart)

@@ -354,6 +354,14 @@ class Log:
     ) -> tuple[list[int], int, int, int]:
         """Stages all of a client's batch or nothing: (positions, size, first queue_offset, store_timestamp_ms)."""
 
+    def append_copied(self, data: bytes) -> tuple[int, int, str | None]:
+        """Stages the complete and sound records and fillers at the start of `data`, the bytes of another log from this
+        log's staged end on: bytes taken, size of the next item as far as `data` tells, and why that one cannot be
+        stored.
+
+        ValueError: this log has entries. OSError: the next segment could not be created; earlier items of `data` may be
+        staged."""
+
     def write_out(self) -> int:
         """Writes staged bytes to the segment files; the end of the written bytes. After an OSError call `abandon`."""
 

@@ -445,8 +445,9 @@ class StoreSettings:
         BrokerRole.ASYNC_MASTER,
         "Whether a send waits for a slave. ASYNC_MASTER: it does not. SYNC_MASTER: it is answered with "
         "FLUSH_SLAVE_TIMEOUT (12) if no slave has the message after syncFlushTimeout, and with SLAVE_NOT_AVAILABLE "
-        "(11) if no slave is near enough. The broker refuses SLAVE, and SYNC_MASTER in a replicated group "
-        "(`enableDLegerCommitLog`).",
+        "(11) if no slave is near enough. SLAVE: the broker copies the log and the tables of the master with its "
+        "`brokerName`, serves reads, and refuses changes until `tally promote`; it needs a `brokerId` above 0. A "
+        "replicated group (`enableDLegerCommitLog`) has only ASYNC_MASTER.",
         operator=True,
     )
     haListenPort: int = setting(
@@ -459,14 +460,20 @@ class StoreSettings:
         default_text="`listenPort` + 1",
     )
     haMasterAddress: str = setting(
-        "", "Address of the master (`host:port`). The broker refuses a value: use a replicated group.", operator=True
+        "",
+        "Where a slave copies the log: `host:port` of its master's port for slaves. Only a slave uses it.",
+        operator=True,
+        default_text="what the name servers know of the master with the same `brokerName`",
     )
     haSendHeartbeatInterval: int = setting(
-        5_000, "Time without data after which the master sends a heartbeat to a slave.", unit="ms", range=_INTERVAL
+        5_000,
+        "Time without data after which a master sends a heartbeat to a slave, and a slave a report to its master.",
+        unit="ms",
+        range=_INTERVAL,
     )
     haHousekeepingInterval: int = setting(
         20_000,
-        "Time without a report of a slave after which the master closes its connection.",
+        "Time without a word of the other side after which master and slave close their connection.",
         unit="ms",
         range=_INTERVAL,
     )
@@ -620,13 +627,14 @@ _USE_A_GROUP = "use a replicated group (enableDLegerCommitLog) for copies on oth
 
 def refuse_unsupported(settings: StoreSettings) -> None:
     """SettingsError: names the first setting of RocketMQ that a broker cannot have here, and what to use instead."""
-    if settings.brokerRole is BrokerRole.SLAVE:
-        raise SettingsError("brokerRole", f"SLAVE is not supported: {_USE_A_GROUP}")
-    if settings.brokerRole is BrokerRole.SYNC_MASTER:
-        if settings.enableDLegerCommitLog:
-            raise SettingsError("brokerRole", "SYNC_MASTER is not supported in a replicated group, which has no slaves")
-        if settings.haListenPort == 0:
-            raise SettingsError("haListenPort", "must not be 0 with brokerRole=SYNC_MASTER: no slave could connect")
-    for key, unset in (("duplicationEnable", False), ("haMasterAddress", "")):
-        if getattr(settings, key) != unset:
-            raise SettingsError(key, f"{getattr(settings, key)!r} is not supported: {_USE_A_GROUP}")
+    role = settings.brokerRole
+    if role is not BrokerRole.ASYNC_MASTER and settings.enableDLegerCommitLog:
+        raise SettingsError("brokerRole", f"{role.name} is not supported in a replicated group, which has no slaves")
+    if role is BrokerRole.SYNC_MASTER and settings.haListenPort == 0:
+        raise SettingsError("haListenPort", "must not be 0 with brokerRole=SYNC_MASTER: no slave could connect")
+    address = settings.haMasterAddress
+    host, _, port = address.rpartition(":")
+    if address and not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        raise SettingsError("haMasterAddress", f"{address!r} is not an address of the form host:port")
+    if settings.duplicationEnable:
+        raise SettingsError("duplicationEnable", f"{settings.duplicationEnable!r} is not supported: {_USE_A_GROUP}")

@@ -16,6 +16,8 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from tallystick.node.broker.copying import beginning
+from tallystick.node.broker.copying.slave_role import SlaveRole
 from tallystick.node.broker.feeding import FeedingSource, hot_queues
 from tallystick.node.broker.group import queue_ends
 from tallystick.node.broker.group.adoption import adopted_tables
@@ -63,7 +65,7 @@ from tallystick.store.engine.pace import Pace
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.formats.message import Host
 from tallystick.store.limited_log import RepeatedError
-from tallystick.store.settings import SettingsError, StoreSettings
+from tallystick.store.settings import BrokerRole, SettingsError, StoreSettings
 from tallystick.store.tables import JsonTable
 
 _logger = logging.getLogger("tallystick.broker")
@@ -82,7 +84,10 @@ class Broker:
         self.settings = settings
         self.store = store
         self.host = store.store_host
-        self._changes = changes
+        self.kept_settings = changes
+        """The settings that were changed while the broker ran."""
+        self.on_restart: list[Callable[[], None]] = []
+        """Called when the broker must be stopped and started again."""
         config = store.root / "config"
         self.stats = BrokerStats(settings.brokerClusterName, self.now_ms)
         files = TableFiles(store.door, config, store.findings, pictures=role.has_pictures)
@@ -108,7 +113,7 @@ class Broker:
         self._client = RemotingClient(name="broker.client")
         self.advertised = Host(settings.brokerIP1, settings.listenPort)
         """Where clients and other members reach this broker."""
-        self.registration = Registration(self._client, self.advertised, self.topics, settings)
+        self.registration: Registration = Registration(self._client, self.advertised, self.topics, settings)
         self._leaving = False
         self._role = role
         routes = role.join(self, files, all_routes(self))
@@ -196,6 +201,11 @@ class Broker:
             return await cls._open_member(
                 settings, store_settings, door, host, changes, listeners, vip_listeners, progress, findings
             )
+        is_slave = store_settings.brokerRole is BrokerRole.SLAVE
+        if is_slave:
+            if settings.brokerId <= 0:
+                raise SettingsError("brokerId", f"must be above 0 with brokerRole=SLAVE, not {settings.brokerId}")
+            await asyncio.to_thread(beginning.begin, door, store_settings)
         progress.enter(RECOVERING, "log and queues")
         store = await MessageStore.open(
             store_settings,
@@ -208,7 +218,8 @@ class Broker:
             findings=findings,
         )
         try:
-            broker = cls(settings, store, changes, Alone(slave_listeners))
+            role: Role = SlaveRole(slave_listeners) if is_slave else Alone(slave_listeners)
+            broker = cls(settings, store, changes, role)
             await broker._start(listeners, vip_listeners)
         except BaseException:
             await store.close()
@@ -351,6 +362,17 @@ class Broker:
         self.settings = self.registration.settings = with_role(self.settings, broker_id)
         self.registration.term = term
 
+    @property
+    def copying(self) -> SlaveRole | None:
+        """The copy of a master; None if this broker started as a master or in a group."""
+        return self._role if isinstance(self._role, SlaveRole) else None
+
+    def start_serving(self) -> None:
+        """This broker was promoted: accepts messages from now on."""
+        for name, _ in self.topics.items():
+            self._topic_changed(name)
+        self._set_hot()
+
     def serve(self, serving: bool) -> None:
         """Accepts sends, or refuses them."""
         self.store.group.serve(serving)
@@ -389,7 +411,7 @@ class Broker:
         changed, changed_store = change_while_running(
             self.settings, self.store.settings, changes, in_group=self.group is not None
         )
-        kept_settings.keep_settings(self._changes, changes)
+        kept_settings.keep_settings(self.kept_settings, changes)
         if changed.logLevel != self.settings.logLevel:
             logs.set_level(changed.logLevel)
         _logger.warning("settings changed: %s", ", ".join(f"{key}={text}" for key, text in changes.items()))

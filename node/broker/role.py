@@ -97,16 +97,25 @@ class Alone:
 
     def join(self, broker: Broker, files: TableFiles, routes: dict[int, Handler]) -> dict[int, Handler]:
         """See `Role`. Tables that were lost are rebuilt from each other and from the queues."""
-        self._broker = broker
+        self.take(broker)
         queues, topics = broker.store.queues, broker.topics
         files.rebuild(topics, broker.groups, broker.offsets, all_queues(broker))
         files.report_unknown(queues.unknown_topics({*topics, *topics.system_names()}))
+        self.open_for_slaves()
+        return {code: handler for code, handler in routes.items() if code != RequestCode.RELAYED_HEART_BEAT}
+
+    def take(self, broker: Broker) -> None:
+        """This is the role of `broker`."""
+        self._broker = broker
+
+    def open_for_slaves(self) -> None:
+        """Makes the port for slaves; `start` accepts connections. Does nothing without listeners."""
+        broker = self._broker
         if self._slave_listeners:
             self.slaves = SlaveServer(broker.store, self._slave_listeners)
             broker.registration.ha_address = str(
                 Host(broker.settings.brokerIP2 or broker.settings.brokerIP1, self.slaves.port)
             )
-        return {code: handler for code, handler in routes.items() if code != RequestCode.RELAYED_HEART_BEAT}
 
     async def start(self) -> None:
         """See `Role`."""

@@ -5,27 +5,18 @@
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
-import os
 import re
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from tallystick.node.commands import group_recover
-from tallystick.node.commands.terminal import InputError, bad, good, number, table
-from tallystick.node.core.admin_token import read_token
+from tallystick.node.commands.http_port import add_http_options, ask, done, refused
+from tallystick.node.commands.terminal import bad, good, number, table
 
-DEFAULT_HTTP = "127.0.0.1:8080"
-_TIMEOUT_S = 30.0
 _RETRY_S = 0.5
 _ID = re.compile(r"n?(\d{1,9})")
-
-
-class NoAnswerError(OSError):
-    """No process answers at the HTTP port, or the answer is not a broker's."""
 
 
 def add_parsers(commands: Any) -> None:
@@ -59,18 +50,7 @@ def add_parsers(commands: Any) -> None:
     group_recover.add_parser(actions)
 
     for parser in (status, transfer, add, remove):
-        parser.add_argument(
-            "--http",
-            default=os.environ.get("TALLY_HTTP", DEFAULT_HTTP),
-            help=f"host:port of a broker's HTTP port ($TALLY_HTTP or {DEFAULT_HTTP})",
-        )
-        parser.add_argument(
-            "--token-file",
-            type=Path,
-            default=os.environ.get("TALLY_TOKEN_FILE") or None,
-            help="file with a token from the broker's adminTokenFile ($TALLY_TOKEN_FILE)",
-        )
-        parser.add_argument("--json", action="store_true", help="print JSON")
+        add_http_options(parser)
 
 
 def _member(text: str) -> int:
@@ -80,49 +60,13 @@ def _member(text: str) -> int:
     return int(match[1])
 
 
-def _ask(
-    args: argparse.Namespace, method: str, path: str, body: dict[str, Any] | None = None
-) -> tuple[int, dict[str, Any]]:
-    """Status and body of one request. NoAnswerError; OSError: there is no token in the file."""
-    place = args.http
-    headers = {"Accept": "application/json"}
-    if args.token_file is not None:
-        headers["Authorization"] = f"Bearer {read_token(args.token_file)}"
-    host, _, port = place.removeprefix("http://").rstrip("/").rpartition(":")
-    if not host or not port.isdecimal():
-        raise InputError(f"--http {place}: must be host:port")
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
-    try:
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
-        answer = connection.getresponse()
-        found = json.loads(answer.read())
-    except (OSError, http.client.HTTPException) as error:
-        raise NoAnswerError(f"{place}: no broker's HTTP port answers there: {error}") from error
-    except ValueError as error:
-        raise NoAnswerError(f"{place}: the server there is not a broker's HTTP port") from error
-    finally:
-        connection.close()
-    return answer.status, found
-
-
 def _change(args: argparse.Namespace, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any] | None:
     """The answer, or None if the request was refused (already printed)."""
-    status, answer = _ask(args, method, path, body)
+    status, answer = ask(args, method, path, body)
     if status == 200:
         return answer
-    _refused(args, answer)
+    refused(args, answer)
     return None
-
-
-def _refused(args: argparse.Namespace, answer: dict[str, Any]) -> None:
-    if args.json:
-        print(json.dumps(answer))
-    print(f"tally: {args.http} refused: {answer.get('error', 'no reason given')}", file=sys.stderr)
-
-
-def _done(args: argparse.Namespace, answer: dict[str, Any], text: str) -> int:
-    print(json.dumps(answer) if args.json else text)
-    return 0
 
 
 def _status(args: argparse.Namespace) -> int:
@@ -177,12 +121,12 @@ def _row(status: dict[str, Any], peer: dict[str, Any]) -> tuple[str, ...]:
 def _transfer(args: argparse.Namespace) -> int:
     body = {} if args.member is None else {"target": args.member}
     answer = _change(args, "POST", "/group/transfer", body)
-    return 1 if answer is None else _done(args, answer, f"n{answer['leader']} leads")
+    return 1 if answer is None else done(args, answer, f"n{answer['leader']} leads")
 
 
 def _remove(args: argparse.Namespace) -> int:
     answer = _change(args, "DELETE", f"/group/members/{args.member}", None)
-    return 1 if answer is None else _done(args, answer, f"n{args.member} is no longer in the group")
+    return 1 if answer is None else done(args, answer, f"n{args.member} is no longer in the group")
 
 
 def _add(args: argparse.Namespace) -> int:
@@ -191,15 +135,15 @@ def _add(args: argparse.Namespace) -> int:
     deadline = time.monotonic() + args.wait
     begun = False
     while True:
-        status, answer = _ask(args, "POST", "/group/members", {"member": args.member, "role": role})
+        status, answer = ask(args, "POST", "/group/members", {"member": args.member, "role": role})
         if status == 200 and answer["role"] == role:
-            return _done(args, answer, f"n{args.member} is a {role}")
+            return done(args, answer, f"n{args.member} is a {role}")
         if status == 200 and answer["role"] == "voter":
             print(f"tally: n{args.member} is a voter already: remove it first", file=sys.stderr)
             return 1
         begun = begun or status == 200 or answer.get("role") == "learner"  # perhaps since long, and away
         if status not in (200, 409) or not begun:
-            _refused(args, answer)
+            refused(args, answer)
             return 1
         if time.monotonic() >= deadline:
             problem = answer.get("error", "it has not caught up")

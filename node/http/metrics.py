@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
+from tallystick.node.broker.copying.follower import Follower
+from tallystick.node.broker.copying.protocol import CopyProblem
 from tallystick.node.broker.services.stats import (
     GROUP_GET_NUMS,
     GROUP_GET_SIZE,
@@ -75,6 +77,9 @@ class BrokerMetrics(MetricsPart["Broker"]):
         if self._source.slaves is not None:
             for each in SLAVE_METRICS:
                 yield each.family(self._source.slaves, self.common())
+        if (copying := self._source.copying) is not None and not copying.is_master:
+            for of_copy in COPY_METRICS:
+                yield of_copy.family(copying.follower, self.common())
         if self._source.group is not None:
             view, common = GroupView.of(self._source.group), self.common()
             for declared in GROUP_METRICS:
@@ -509,6 +514,39 @@ SLAVE_METRICS: tuple[MetricDeclaration[SlaveServer], ...] = (
     ),
 )
 """Metrics of a broker with a port for slaves."""
+
+COPY_METRICS: tuple[MetricDeclaration[Follower], ...] = (
+    gauge(
+        "tally_copy_follows",
+        "0 or 1",
+        "1 if this slave follows its master closely, with log and tables.",
+        "copy of the master",
+        lambda follower: follower.unready() is None,
+    ),
+    gauge(
+        "tally_copy_behind_bytes",
+        "bytes",
+        "Bytes of the master's log that are not here, by the end that the master told last.",
+        "copy of the master: answers of the master, once a second",
+        lambda follower: follower.behind_bytes,
+    ),
+    counter(
+        "tally_copy_received_bytes_total",
+        "bytes",
+        "Bytes that were received from the master's port for slaves.",
+        "copy of the master",
+        lambda follower: follower.received_bytes,
+    ),
+    counter(
+        "tally_copy_problems_total",
+        "attempts",
+        "Ended attempts to copy the log. `problem`: " + ", ".join(f"`{each.value}`" for each in CopyProblem) + ".",
+        "copy of the master: the end of an attempt",
+        lambda follower: [((each.value,), follower.problems[each]) for each in CopyProblem],
+        "problem",
+    ),
+)
+"""Metrics of a slave."""
 
 GROUP_METRICS: tuple[MetricDeclaration[GroupView], ...] = (
     gauge(

@@ -3,12 +3,14 @@
 `phase` is one word for what the process is doing; `reason` is a text that says why it is not ready:
 
     starting  waiting-for-name  recovering          the broker has not started; `recovery` has its progress
-    waiting-to-join  electing  catching-up          a member that does not serve its group yet, or no longer
+    waiting-to-join  electing  catching-up          a member that does not serve its group yet, or no longer;
+                                                    catching-up: also a slave that does not follow its master closely
     ready  unready                                  it serves; it does not (disk, too much that is not committed)
     stopping  failed                                it ends; only a restart can help
 
 Only the leader knows how far a follower is behind: `peers`. `slaves` has RocketMQ's slaves of a broker without a group:
-those that are connected, and why others were refused (`Refusal`). `findings` are the problems that this process found
+those that are connected, and why others were refused (`Refusal`). `copy` has the state of a slave: its `state` is
+`following`, `copying` or a problem (`CopyProblem`), or `promoted`. `findings` are the problems that this process found
 in its files since its start, and what it did about them, also before the broker exists.
 """
 
@@ -100,6 +102,7 @@ def broker_json(
         "recovery": start.to_json() if broker is None else None,
         "peers": [] if group is None else _peers(group),
         "slaves": None if broker is None or broker.slaves is None else broker.slaves.to_json(),
+        "copy": None if broker is None or broker.copying is None else broker.copying.to_json(),
         "disk": _disk(settings, broker),
         "store": None if broker is None else _store(broker),
         "timers": None if broker is None else broker.timers.to_json(),
@@ -122,6 +125,8 @@ def _phase(broker: Broker | None, start: StartProgress, stopping: bool) -> tuple
     reason, group = broker.unready(), broker.group
     if reason is None:
         return "ready", None
+    if broker.copying is not None and not broker.copying.is_master:
+        return "catching-up", reason
     if group is None or group.leads:
         return "unready", reason
     if not group.is_member:
@@ -139,7 +144,8 @@ def _member(settings: Settings) -> int | None:
 
 def _role(broker: Broker | None, group: BrokerGroup | None) -> dict[str, Any]:
     if group is None:
-        return {"role": "none" if broker is None else "leader", "term": 0, "leader": None}
+        follows = broker is not None and broker.copying is not None and not broker.copying.is_master
+        return {"role": "none" if broker is None else "slave" if follows else "leader", "term": 0, "leader": None}
     status = group.status()
     if group.leads:
         role = "leader"

@@ -10,7 +10,7 @@ from tallystick.store.engine.copies import Copies
 from tallystick.store.engine.durability import LogParts
 from tallystick.store.engine.waiters import Waiters
 from tallystick.store.formats.message import PutStatus
-from tallystick.store.settings import FlushDiskType
+from tallystick.store.settings import BrokerRole, FlushDiskType
 
 if TYPE_CHECKING:
     from tallystick.store.engine.admission import Admission
@@ -39,6 +39,8 @@ class LocalFlush:
         self._sync_flush = parts.settings.flushDiskType is FlushDiskType.SYNC_FLUSH
         self.copies = Copies(parts.recovered.end_pos, parts.settings.haSlaveFallbehindMax)
         """What slaves may get of the log, and what they have."""
+        self.kept_from: int | None = 0 if parts.settings.brokerRole is BrokerRole.SLAVE else None
+        """A slave deletes only what its master has deleted: everything before this position. None: it is no slave."""
 
     @property
     def readable_end(self) -> int:
@@ -94,8 +96,9 @@ class LocalFlush:
             self._deliver(self._log.expire(now_ms - self._settings.syncFlushTimeout, _FLUSH_DISK_TIMEOUT, now_ms))
 
     def keep_from(self) -> int:
-        """See `Durability`: what is not synced."""
-        return self._log.flushed
+        """See `Durability`: what is not synced, or what the master of this log still has."""
+        flushed = self._log.flushed
+        return flushed if self.kept_from is None else min(flushed, self.kept_from)
 
     def release_before(self, pos: int) -> None:
         """See `Durability`. The segments alone tell where this log begins."""

@@ -13,16 +13,12 @@ from tallystick.store.engine.lock import StoreLock
 from tallystick.store.engine.recovery import Recovered, RecoveryError, open_dispatch, recover
 from tallystick.store.engine.threads import Threads
 from tallystick.store.formats.conversion import FILE_NAME as CONVERSION_NAME
-from tallystick.store.settings import BrokerRole, SettingsError, StoreSettings
+from tallystick.store.settings import SettingsError, StoreSettings, refuse_unsupported
 
 if TYPE_CHECKING:
     from tallystick.store._kernel import Dispatch, Door, Log
     from tallystick.store.engine.durability import LogSource
     from tallystick.store.finding_log import FindingLog
-
-# The store refuses these settings instead of ignoring them: a user who sets them relies on a second copy.
-_REFUSED = (("duplicationEnable", False), ("haMasterAddress", ""))
-_USE_A_GROUP = "use a replicated group (enableDLegerCommitLog) for copies on other machines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +39,7 @@ class Opened:
 def check_settings(settings: StoreSettings, *, is_replicated: bool) -> None:
     """Raises SettingsError if a setting cannot be used."""
     settings.validate()
-    for key, unset in _REFUSED:
-        if getattr(settings, key) != unset:
-            raise SettingsError(key, f"{getattr(settings, key)!r} is not supported: {_USE_A_GROUP}")
-    if settings.brokerRole is BrokerRole.SYNC_MASTER and is_replicated:
-        raise SettingsError("brokerRole", "SYNC_MASTER is not supported in a replicated group, which has no slaves")
+    refuse_unsupported(settings)
     if settings.enableDLegerCommitLog != is_replicated:
         raise SettingsError("enableDLegerCommitLog", "must be true with a replicated log, and only then")
 

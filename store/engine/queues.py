@@ -42,6 +42,12 @@ class Queues:
         """The offset of the oldest message that is not deleted; 0 if there is no such queue."""
         return self._dispatch.offsets(topic.encode(), queue_id)[0]
 
+    def continue_all(self) -> None:
+        """The next put to each queue follows its last record. All records must be dispatched."""
+        for topic, queue_id, _, max_offset, _, _ in self._dispatch.queues():
+            if max_offset > 0:
+                self._log.set_next_offset(topic, queue_id, max_offset)
+
     def set_filters(
         self,
         topics: list[bytes],

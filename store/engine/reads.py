@@ -63,11 +63,11 @@ class Reads:
         self._damaged = 0
         self.counts = GetCounts(steady_ms())
         self.settings_changed()
-        self._correct_offsets = settings.brokerRole is not BrokerRole.SLAVE or settings.offsetCheckInSlave
 
     def settings_changed(self) -> None:
         """Limits answers by the present settings from now on."""
         settings = self._settings
+        self._correct_offsets = settings.brokerRole is not BrokerRole.SLAVE or settings.offsetCheckInSlave
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._memory_bytes = memory * settings.accessMessageInMemoryMaxRatio // 100
         self._limits = (

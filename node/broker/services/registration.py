@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,8 @@ class Registration:
         """The term of the replicated group in which `settings.brokerId` is valid; 0 without a group."""
         self.ha_address = ""
         """Where slaves connect, `host:port`; empty if the broker does not accept slaves."""
+        self.on_master: Callable[[str, str], None] | None = None
+        """Called with the addresses of the master, for clients and for slaves, which a name server told this slave."""
         self._client = client
         self._host = host
         self._topics = topics
@@ -118,6 +121,7 @@ class Registration:
         try:
             answer = await self._client.call(address, command, self.settings.registerBrokerTimeoutMills / 1000)
             problem = answer.remark if answer.code != 0 else None
+            self._take_master(command, answer)
         except RemotingError as error:
             problem = str(error)
         if problem is None:
@@ -127,6 +131,13 @@ class Registration:
             self._failing.add(address)
             _logger.warning("name server %s did not accept the registration: %s", address, problem)
         return False
+
+    def _take_master(self, command: Command, answer: Command) -> None:
+        if self.on_master is None or command.code != RequestCode.REGISTER_BROKER or not answer.ext:
+            return
+        address, ha_address = answer.ext.get("masterAddr", ""), answer.ext.get("haServerAddr", "")
+        if address:
+            self.on_master(address, ha_address)
 
     def _identity(self, broker_id: int) -> dict[str, str]:
         settings = self.settings

@@ -20,6 +20,7 @@
 //! addition (`log/entries.rs`), entries of another log can be appended unchanged, and the end can be truncated.
 
 mod batch;
+mod copied;
 mod entries;
 mod locked;
 mod put_times;
@@ -858,6 +859,19 @@ impl Log {
         topic.set_next(queue, first + positions.len() as i64);
         topic.count(positions.len() as u64, size as u64);
         Ok((positions, size, first, store_timestamp))
+    }
+
+    /// append_copied(data) -> (taken, wanted, flaw or None): stages the records and fillers at the start of `data`, the
+    /// bytes of another log from this log's staged end on, as far as they are complete and sound. `wanted`: the bytes
+    /// that the next item has, as far as `data` tells. `flaw`: why the next item cannot be stored. ValueError: this log
+    /// has entries. OSError: the next segment could not be created; earlier items of `data` may be staged.
+    fn append_copied(&self, data: &[u8]) -> PyResult<(usize, usize, Option<&'static str>)> {
+        let mut inner = self.lock();
+        if inner.tail.entries.is_some() {
+            return Err(PyValueError::new_err("a log with entries takes entries, not records"));
+        }
+        let copied = inner.tail.stage_copied(data)?;
+        Ok((copied.taken, copied.wanted, copied.flaw))
     }
 
     /// write_out() -> int: writes staged bytes to the segment files; returns the end of the written bytes. OSError: see

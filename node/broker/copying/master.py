@@ -1,0 +1,88 @@
+"""What a slave asks its master for, and tells it: positions, settings, tables, and that it no longer is the master.
+
+Codes 28, 26, 21, 43, 45, 201 and 25, as the slaves and the admin tools of RocketMQ 4.8 use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tallystick.node.core.java_properties import parse_properties
+from tallystick.node.remoting.client import RemotingClient
+from tallystick.node.remoting.codes import RequestCode
+from tallystick.node.remoting.command import Command
+from tallystick.node.remoting.errors import RemotingError
+from tallystick.store import fastjson
+from tallystick.store.fastjson import FastjsonError
+
+_WAIT_S = 5.0
+
+
+class MasterError(Exception):
+    """The master does not answer, or with something else than what was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where the master's log begins and ends. Of an empty log both are 0."""
+
+    begin: int
+    end: int
+
+
+class Master:
+    """Requests to the broker at `address`. Errors of all methods: MasterError."""
+
+    def __init__(self, client: RemotingClient, address: str) -> None:
+        self._client = client
+        self.address = address
+
+    async def extent(self) -> Extent:
+        """The present extent of its log."""
+        info = await self._json(RequestCode.GET_BROKER_RUNTIME_INFO)
+        try:
+            table = info["table"]
+            begin, end = (int(table[key]) for key in ("commitLogMinOffset", "commitLogMaxOffset"))
+        except (TypeError, KeyError, ValueError) as error:
+            raise MasterError(f"{self.address} does not tell where its log ends: {error!r}") from error
+        if end < 0 or begin > end:
+            raise MasterError(f"{self.address} says that its log begins at {begin} and ends at {end}")
+        return Extent(max(0, begin), end)  # the beginning of an empty log is -1
+
+    async def settings(self) -> dict[str, str]:
+        """Its settings as text."""
+        body = (await self._call(RequestCode.GET_BROKER_CONFIG)).body
+        try:
+            return parse_properties(body.decode())
+        except ValueError as error:
+            raise MasterError(f"{self.address} answered with what are no settings: {error}") from error
+
+    async def table(self, code: int) -> dict[str, Any]:
+        """One of its tables: the content of the file in `config/`."""
+        return await self._json(code)
+
+    async def change(self, settings: Mapping[str, str]) -> None:
+        """Changes settings, in the order given, while it runs. RocketMQ also writes them to its configuration file."""
+        body = "".join(f"{key}={text}\n" for key, text in settings.items()).encode()
+        await self._call(RequestCode.UPDATE_BROKER_CONFIG, body)
+
+    async def _json(self, code: int) -> dict[str, Any]:
+        answer = await self._call(code)
+        try:
+            value = fastjson.loads(answer.body)
+        except FastjsonError as error:
+            raise MasterError(f"{self.address} answered request {code} with no JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise MasterError(f"{self.address} answered request {code} with no JSON object")
+        return value
+
+    async def _call(self, code: int, body: bytes = b"") -> Command:
+        try:
+            answer = await self._client.call(self.address, Command(code, ext={}, body=body), _WAIT_S)
+        except RemotingError as error:
+            raise MasterError(f"the master does not answer: {error}") from error
+        if answer.code != 0:
+            raise MasterError(f"{self.address} refused request {code}: {answer.remark} (code {answer.code})")
+        return answer

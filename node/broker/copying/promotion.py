@@ -1,0 +1,200 @@
+"""The promotion of a slave: it takes the place of its master, and no acknowledged message is lost or doubled.
+
+     1  check     the copy follows closely, and the master is the one that it copies
+     2  fence     the master refuses every put: `brokerRole=SLAVE` by code 25 (RocketMQ also writes it to its file)
+     3  catch up  the ends of both logs are equal and stay equal; everything is dispatched; the last tables
+     4  decide    log and tables are on the disk, then the settings of this broker: brokerRole, brokerId 0
+     5  serve     puts, delays, transactions, slaves; registered with all name servers as the master
+     6  hand over the old master registers as a slave, with the id that this broker had
+
+What ends before 4 leaves two slaves; the fence is taken back, or the next promotion continues, or `take_back` ends it.
+From 4 on this broker is the master at each start. The master's settings before the fence are in `tally-promotion.json`
+before the fence is set, so that a killed promotion can be taken back.
+
+A master with `brokerRole=SLAVE` refuses puts in its message store, below everything that puts: sends, batches, messages
+that are sent back, deliveries of delayed messages, ends of transactions. Nothing else in RocketMQ 4.8 does that while
+it runs: `brokerPermission` refuses ordered topics only, and `startAcceptSendRequestTimeStamp` only sends.
+
+Source: DefaultMessageStore.checkStoreStatus and AdminBrokerProcessor.updateBrokerConfig of RocketMQ 4.8.0, and trials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tallystick.node.broker.copying.master import Master, MasterError
+from tallystick.store.tables import JsonTable
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.copying.slave_role import SlaveRole
+
+_logger = logging.getLogger("tallystick.broker")
+
+FILE_NAME = "tally-promotion.json"
+MOST_BEHIND_BYTES = 32 << 20
+"""A master is fenced only if so much is missing at most: sends fail until it is copied."""
+CATCH_UP_S = 20.0
+STAYS_EQUAL_S = 0.3
+"""A put that the master accepted just before the fence is in its log by then."""
+_LOOK_S = 0.02
+FENCE_KEYS = ("brokerRole", "slaveReadEnable")
+PLACE_KEYS = ("brokerId", "brokerPermission")
+"""RocketMQ registers at once when a change names the permission."""
+
+
+class PromotionError(Exception):
+    """The slave was not promoted; the text says why. It is still a slave."""
+
+
+class Promotion:
+    """Promotes the broker of `role`. Calls must not overlap."""
+
+    def __init__(self, role: SlaveRole) -> None:
+        self._role = role
+        self._follower = role.follower
+        store = role.broker.store
+        self._file = JsonTable(store.door, store.root / "config" / FILE_NAME)
+
+    async def run(self, *, master_is_stopped: bool) -> dict[str, Any]:
+        """Promotes this slave; returns figures. PromotionError.
+
+        `master_is_stopped`: nobody can be fenced, and what the master did not send is lost.
+        """
+        began_s = time.monotonic()
+        master = self._follower.master
+        if master_is_stopped:
+            missing = await self._without_master(master)
+        else:
+            if master is None or (problem := self._follower.unready()) is not None:
+                raise PromotionError(f"the copy is not complete: {'no master' if master is None else problem}")
+            missing = 0
+            await self._fence_and_catch_up(master)
+        number = self._role.broker.settings.brokerId
+        try:
+            await self._role.become_master()
+        except OSError as error:
+            self._follower.start()
+            if not master_is_stopped and master is not None:
+                await self._unfence(master)
+            raise PromotionError(f"it cannot be saved that this broker is the master: {error}") from error
+        serving_s = time.monotonic()
+        await self._role.broker.tell_name_servers()
+        stray = 0 if master is None or master_is_stopped else await self._hand_over(master, number)
+        await self._role.broker.tell_name_servers()
+        _logger.warning("promoted: this broker is the master, its log goes on at %d", self._role.copied_end)
+        return {
+            "end": self._role.copied_end,
+            "missingBytes": missing,
+            "strayBytes": stray,
+            "millis": round((serving_s - began_s) * 1000),
+        }
+
+    async def take_back(self) -> dict[str, Any]:
+        """Lets a master that was fenced accept messages again. PromotionError."""
+        master = self._follower.master
+        if master is None:
+            raise PromotionError("the address of the master is not known")
+        if not await asyncio.to_thread(self._before):
+            raise PromotionError("no master was fenced from here")
+        if not await self._unfence(master):
+            raise PromotionError(f"the master {master.address} does not take its settings back, see the log")
+        return {"master": master.address}
+
+    # -- the steps -----------------------------------------------------------------------------------------------------
+
+    async def _without_master(self, master: Master | None) -> int:
+        """The bytes that the master is known to have had, and this broker has not."""
+        if master is not None:
+            try:
+                await master.extent()
+            except MasterError:
+                pass
+            else:
+                raise PromotionError(f"the master {master.address} answers: stop it, or promote with its consent")
+        if self._follower.extent is None and self._follower.log.is_empty:
+            raise PromotionError("nothing was copied from a master")
+        await self._follower.stop()
+        await self._settled()
+        return self._follower.behind_bytes
+
+    async def _fence_and_catch_up(self, master: Master) -> None:
+        if self._follower.behind_bytes > MOST_BEHIND_BYTES:
+            text = f"{self._follower.behind_bytes} bytes of the master's log are missing, {MOST_BEHIND_BYTES} may be"
+            raise PromotionError(text)
+        try:
+            await self._fence(master)
+            async with asyncio.timeout(CATCH_UP_S):
+                await self._catch_up(master)
+        except (MasterError, OSError, TimeoutError) as error:
+            reason = str(error) or f"the copy did not reach the master's end within {CATCH_UP_S:g} s"
+            back = "accepts messages again" if await self._unfence(master) else "is fenced: promote again, or --back"
+            raise PromotionError(f"{reason}; the master {master.address} {back}") from error
+
+    async def _fence(self, master: Master) -> None:
+        theirs = await master.settings()
+        before = await asyncio.to_thread(self._before)
+        if not before or before.get("master") != master.address:
+            if theirs.get("brokerRole") == "SLAVE":
+                raise MasterError(f"{master.address} has the role SLAVE, and was not fenced from here")
+            before = {key: theirs[key] for key in (*FENCE_KEYS, *PLACE_KEYS) if key in theirs}
+            await asyncio.to_thread(self._file.save, before | {"master": master.address})
+        _logger.warning("fencing the master %s: it refuses all messages from now on", master.address)
+        await master.change({"brokerRole": "SLAVE", "slaveReadEnable": "true"})
+        if (await master.settings()).get("brokerRole") != "SLAVE":
+            raise MasterError(f"{master.address} did not take the role SLAVE")
+
+    async def _catch_up(self, master: Master) -> None:
+        """Returns when both logs end at one position, and this broker has everything of the master."""
+        follower = self._follower
+        while True:
+            end = (await master.extent()).end
+            if not (follower.is_copying and follower.log.end == end and follower.log.is_settled):
+                await asyncio.sleep(_LOOK_S)
+                continue
+            await asyncio.sleep(STAYS_EQUAL_S)
+            await follower.tables.fetch(master)
+            if (await master.extent()).end == end == follower.log.end and follower.log.is_settled:
+                break
+        await follower.stop()
+
+    async def _settled(self) -> None:
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                while not self._follower.log.is_settled:  # noqa: ASYNC110  # dispatch has no event
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError as error:
+            self._follower.start()
+            raise PromotionError("the copied log is not dispatched yet: try again later") from error
+
+    async def _hand_over(self, master: Master, number: int) -> int:
+        """The old master registers with our former id. The bytes that it wrote although it was fenced."""
+        try:
+            theirs = await master.settings()
+            await master.change({"brokerId": str(number), "brokerPermission": theirs.get("brokerPermission", "6")})
+            stray = (await master.extent()).end - self._role.copied_end
+        except MasterError as error:
+            _logger.error("the old master may still register as the master, stop it now: %s", error)
+            return 0
+        if stray:
+            _logger.error("the old master has %d bytes behind %d that were not copied", stray, self._role.copied_end)
+        return stray
+
+    async def _unfence(self, master: Master) -> bool:
+        before = await asyncio.to_thread(self._before)
+        if not before:
+            return True
+        try:
+            await master.change({key: before[key] for key in (*FENCE_KEYS, *PLACE_KEYS) if key in before})
+            await asyncio.to_thread(self._file.save, {})
+        except (MasterError, OSError) as error:
+            _logger.error("the fence of the master %s could not be taken back: %s", master.address, error)
+            return False
+        _logger.warning("the master %s accepts messages again", master.address)
+        return True
+
+    def _before(self) -> Mapping[str, str]:
+        return {str(key): str(value) for key, value in (self._file.load() or {}).items()}
