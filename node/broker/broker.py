@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from tallystick.node.broker.copying import beginning
+from tallystick.node.broker.copying.record import RecordFile
 from tallystick.node.broker.copying.slave_role import SlaveRole
 from tallystick.node.broker.feeding import FeedingSource, hot_queues
 from tallystick.node.broker.group import queue_ends
@@ -206,6 +207,8 @@ class Broker:
             if settings.brokerId <= 0:
                 raise SettingsError("brokerId", f"must be above 0 with brokerRole=SLAVE, not {settings.brokerId}")
             await asyncio.to_thread(beginning.begin, door, store_settings)
+        record_file = RecordFile(door, store_settings.root)
+        was_promoted = not is_slave and (await asyncio.to_thread(record_file.load)).number > 0
         progress.enter(RECOVERING, "log and queues")
         store = await MessageStore.open(
             store_settings,
@@ -218,7 +221,11 @@ class Broker:
             findings=findings,
         )
         try:
-            role: Role = SlaveRole(slave_listeners) if is_slave else Alone(slave_listeners)
+            role: Role
+            if is_slave or was_promoted:
+                role = SlaveRole(record_file, slave_listeners, promoted=not is_slave)
+            else:
+                role = Alone(slave_listeners)
             broker = cls(settings, store, changes, role)
             await broker._start(listeners, vip_listeners)
         except BaseException:

@@ -18,8 +18,11 @@ from tallystick.store.formats.segment_files import segment_name
 if TYPE_CHECKING:
     from tallystick.store.engine.message_store import MessageStore
 
+CHECKED_AGAIN_BYTES = 64 << 10
+"""The end of the log that is compared with the master's before the copy continues. On a line that is cut often, what is
+compared is received again each time."""
 CHECKED_BYTES = 1 << 20
-"""The end of the log that is compared with the master's before the copy continues."""
+"""The same for the first time after a start."""
 CHECKED_AFTER_KILL_BYTES = 64 << 20
 """The same after a start that followed a kill or a power loss: what was not synced may be lost or zeros."""
 
@@ -55,9 +58,12 @@ class LogCopy:
         """Whether everything that was staged is written and dispatched."""
         return self._log.staged == self._log.written == self._store.dispatched_pos
 
-    def compare_from(self) -> int:
-        """From here on the log is compared with the master's: its end, and what recovery found to be damaged."""
+    def compare_from(self, *, again: bool) -> int:
+        """From here on the log is compared with the master's: its end, and what recovery found to be damaged. `again`:
+        it was compared since the start."""
         recovered = self._store.recovered
+        if again:
+            return max(self._store.min_pos, self._log.written - CHECKED_AGAIN_BYTES)
         size = CHECKED_BYTES if recovered.clean else CHECKED_AFTER_KILL_BYTES
         damaged = [pos for pos, _ in recovered.damaged_ranges()]
         return max(self._store.min_pos, min([self._log.written - size, *damaged]))
@@ -84,6 +90,10 @@ class LogCopy:
             return self._log.append_copied(data)
         finally:
             self._store.appender.kick()
+
+    def write(self) -> None:
+        """Writes what is staged, also after a write that failed. `trouble` tells whether it succeeded."""
+        self._store.appender.write()
 
     def trouble(self) -> str | None:
         """Why nothing can be stored: a failure, or too little room on the disk; None if it can be."""

@@ -29,12 +29,12 @@ from tallystick.node.broker.copying.protocol import (
     Records,
 )
 from tallystick.node.broker.copying.tables import PERIOD_S, CopiedTables
-from tallystick.node.remoting.client import RemotingClient
 from tallystick.store.clock import steady_ms
 from tallystick.store.engine.log_copy import LogCopy
 
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
+    from tallystick.node.remoting.client import RemotingClient
 
 _logger = logging.getLogger("tallystick.broker")
 
@@ -51,11 +51,13 @@ class Follower:
     `problem` and `reason`: why it does not copy now; None and "" while it does.
     """
 
-    def __init__(self, broker: Broker, tables: CopiedTables, begin_at: Callable[[int], None]) -> None:
+    def __init__(
+        self, broker: Broker, client: RemotingClient, tables: CopiedTables, begin_at: Callable[[int], None]
+    ) -> None:
         """`begin_at(pos)`: begins the empty log at `pos`, which takes a restart of the broker."""
         self._broker = broker
         self._begin_at = begin_at
-        self._client = RemotingClient(name="broker.copy")
+        self._client = client
         self.tables = tables
         self.log = LogCopy(broker.store)
         self.problem: CopyProblem | None = CopyProblem.NO_MASTER
@@ -66,6 +68,7 @@ class Follower:
         """The master's log, as it was last told; None: never."""
         self.compared = False
         """Whether this log was compared with the master's on the present connection."""
+        self._was_compared = False  # on an earlier connection of this process
         self._address = ""
         self._ha_address = ""
         self._link: MasterLink | None = None
@@ -93,12 +96,6 @@ class Follower:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._copies.on_sendable = None
-
-    async def close(self) -> None:
-        """Stops for good."""
-        await self.stop()
-        self._broker.registration.on_master = None
-        await self._client.close(grace_s=0.0)
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -202,6 +199,8 @@ class Follower:
         self.compared = False
         if link is not None:
             self._past_bytes += link.received_bytes
+            if self.problem is None:
+                self.problem, self.reason = CopyProblem.UNREACHABLE, "the copy was stopped"
             link.end(CopyError(CopyProblem.UNREACHABLE, "the copy was stopped"))
 
     async def _attempt(self) -> None:
@@ -212,19 +211,18 @@ class Follower:
             name = self._broker.settings.brokerName
             known = f"the master of {name} accepts no slaves" if master else f"no name server knows a master of {name}"
             raise CopyError(CopyProblem.NO_MASTER, known)
+        self.log.write()
         if (trouble := self.log.trouble()) is not None:
             raise CopyError(CopyProblem.DISK, trouble)
-        await self._wait_until_written()
         own_end = self.log.end  # before the master is asked: its log only grows
         check_settings(self._broker, await master.settings())
         self._check_extent(await master.extent(), own_end)
         while self.extent is not None and self.extent.end == 0:
-            self.problem, self.reason, self.compared = None, "", True  # there is nothing to copy, and nothing to differ
+            self._agree()  # there is nothing to copy, and nothing to differ
             await asyncio.sleep(_LOOK_S)
             self._check_extent(await master.extent(), own_end)
         link = await self._connect(place)
-        self.problem, self.reason = None, ""
-        _logger.info("copying the log of the master from %d on (%s)", own_end, place)
+        _logger.info("copying the log of the master %s from %d on (%s)", master.address, own_end, place)
         asked_ms = steady_ms()
         while True:
             with contextlib.suppress(TimeoutError):
@@ -238,12 +236,6 @@ class Follower:
                 asked_ms, end = now_ms, self.log.end
                 with contextlib.suppress(MasterError):  # the connection tells whether the master is there
                     self._check_extent(await master.extent(), end)
-
-    async def _wait_until_written(self) -> None:
-        if self.log.end != self._broker.store.log.written:
-            error = self._broker.store.appender.write()
-            if error is not None:
-                raise CopyError(CopyProblem.DISK, f"the log cannot be written: {error}")
 
     def _check_extent(self, extent: Extent, own_end: int) -> None:
         """CopyError: the two logs cannot be one. `own_end`: of this log before the master was asked."""
@@ -260,16 +252,17 @@ class Follower:
         self.log.keep_from(extent.begin)
 
     async def _connect(self, place: str) -> MasterLink:
-        begin, end = self.log.compare_from(), self.log.end
-        asked = begin if end > 0 else ALL_FROM
+        # To 0 a master answers with its newest segment.
+        begin, end = max(ALL_FROM, self.log.compare_from(again=self._was_compared)), self.log.end
         segment_bytes = self._broker.store.settings.mappedFileSizeCommitLog
-        parts = Parts(asked, segment_bytes)
+        parts = Parts(begin, segment_bytes)
         comparison = Comparison(begin, end, self.log.read)
         records = Records(self.log.append, lambda: self.log.end)
 
         def take(data: bytes) -> None:
             rest = comparison.take(parts.receive(data))
-            self.compared = comparison.is_done
+            if comparison.is_done and not self.compared:
+                self._agree()
             if rest:
                 records.take(rest)
 
@@ -277,17 +270,21 @@ class Follower:
             records.take(b"\0")  # the byte before ALL_FROM
         host, _, port = place.rpartition(":")
         loop = asyncio.get_running_loop()
-        link = MasterLink(asked, take, lambda: min(self.log.safe_end, parts.pos))
-        self.compared = comparison.is_done
+        link = MasterLink(begin, take, lambda: min(self.log.safe_end, parts.pos))
         try:
             async with asyncio.timeout(_CONNECT_S):
                 await loop.create_connection(lambda: link, host.strip("[]"), int(port))
         except (OSError, TimeoutError) as error:
-            raise CopyError(
-                CopyProblem.UNREACHABLE, f"{place} accepts no connection: {error or 'no answer'}"
-            ) from error
+            reason = str(error) or "no answer"
+            raise CopyError(CopyProblem.UNREACHABLE, f"{place} accepts no connection: {reason}") from error
         self._link = link
+        if comparison.is_done:
+            self._agree()
         return link
+
+    def _agree(self) -> None:
+        """The two logs are the same as far as this one goes: from now on it grows."""
+        self.problem, self.reason, self.compared, self._was_compared = None, "", True, True
 
     # -- the tables ----------------------------------------------------------------------------------------------------
 

@@ -23,27 +23,25 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tallystick.node.broker.copying.master import Master, MasterError
-from tallystick.store.tables import JsonTable
+from tallystick.node.broker.copying.old_master import FENCE
+from tallystick.node.broker.copying.record import Record
 
 if TYPE_CHECKING:
     from tallystick.node.broker.copying.slave_role import SlaveRole
 
 _logger = logging.getLogger("tallystick.broker")
 
-FILE_NAME = "tally-promotion.json"
 MOST_BEHIND_BYTES = 32 << 20
 """A master is fenced only if so much is missing at most: sends fail until it is copied."""
 CATCH_UP_S = 20.0
 STAYS_EQUAL_S = 0.3
 """A put that the master accepted just before the fence is in its log by then."""
 _LOOK_S = 0.02
-FENCE_KEYS = ("brokerRole", "slaveReadEnable")
-PLACE_KEYS = ("brokerId", "brokerPermission")
-"""RocketMQ registers at once when a change names the permission."""
+_BEFORE = ("brokerRole", "slaveReadEnable", "brokerId", "brokerPermission")
+"""What is changed at the master, and is taken back."""
 
 
 class PromotionError(Exception):
@@ -56,8 +54,7 @@ class Promotion:
     def __init__(self, role: SlaveRole) -> None:
         self._role = role
         self._follower = role.follower
-        store = role.broker.store
-        self._file = JsonTable(store.door, store.root / "config" / FILE_NAME)
+        self._file = role.record_file
 
     async def run(self, *, master_is_stopped: bool) -> dict[str, Any]:
         """Promotes this slave; returns figures. PromotionError.
@@ -67,38 +64,31 @@ class Promotion:
         began_s = time.monotonic()
         master = self._follower.master
         if master_is_stopped:
-            missing = await self._without_master(master)
+            await self._without_master(master)
         else:
             if master is None or (problem := self._follower.unready()) is not None:
                 raise PromotionError(f"the copy is not complete: {'no master' if master is None else problem}")
-            missing = 0
             await self._fence_and_catch_up(master)
-        number = self._role.broker.settings.brokerId
+        missing = self._follower.behind_bytes
         try:
-            await self._role.become_master()
+            await self._role.become_master("" if master is None else master.address)
         except OSError as error:
             self._follower.start()
             if not master_is_stopped and master is not None:
                 await self._unfence(master)
             raise PromotionError(f"it cannot be saved that this broker is the master: {error}") from error
-        serving_s = time.monotonic()
+        millis = round((time.monotonic() - began_s) * 1000)
         await self._role.broker.tell_name_servers()
-        stray = 0 if master is None or master_is_stopped else await self._hand_over(master, number)
-        await self._role.broker.tell_name_servers()
+        stray = await self._role.hand_over()
         _logger.warning("promoted: this broker is the master, its log goes on at %d", self._role.copied_end)
-        return {
-            "end": self._role.copied_end,
-            "missingBytes": missing,
-            "strayBytes": stray,
-            "millis": round((serving_s - began_s) * 1000),
-        }
+        return {"end": self._role.copied_end, "missingBytes": missing, "strayBytes": stray, "millis": millis}
 
     async def take_back(self) -> dict[str, Any]:
         """Lets a master that was fenced accept messages again. PromotionError."""
         master = self._follower.master
         if master is None:
             raise PromotionError("the address of the master is not known")
-        if not await asyncio.to_thread(self._before):
+        if not (await asyncio.to_thread(self._file.load)).before:
             raise PromotionError("no master was fenced from here")
         if not await self._unfence(master):
             raise PromotionError(f"the master {master.address} does not take its settings back, see the log")
@@ -106,8 +96,8 @@ class Promotion:
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 
-    async def _without_master(self, master: Master | None) -> int:
-        """The bytes that the master is known to have had, and this broker has not."""
+    async def _without_master(self, master: Master | None) -> None:
+        """Takes what was copied."""
         if master is not None:
             try:
                 await master.extent()
@@ -119,7 +109,6 @@ class Promotion:
             raise PromotionError("nothing was copied from a master")
         await self._follower.stop()
         await self._settled()
-        return self._follower.behind_bytes
 
     async def _fence_and_catch_up(self, master: Master) -> None:
         if self._follower.behind_bytes > MOST_BEHIND_BYTES:
@@ -136,14 +125,14 @@ class Promotion:
 
     async def _fence(self, master: Master) -> None:
         theirs = await master.settings()
-        before = await asyncio.to_thread(self._before)
-        if not before or before.get("master") != master.address:
+        record = await asyncio.to_thread(self._file.load)
+        if not record.before or record.master != master.address:
             if theirs.get("brokerRole") == "SLAVE":
                 raise MasterError(f"{master.address} has the role SLAVE, and was not fenced from here")
-            before = {key: theirs[key] for key in (*FENCE_KEYS, *PLACE_KEYS) if key in theirs}
-            await asyncio.to_thread(self._file.save, before | {"master": master.address})
+            before = {key: theirs[key] for key in _BEFORE if key in theirs}
+            await asyncio.to_thread(self._file.save, Record(master.address, before))
         _logger.warning("fencing the master %s: it refuses all messages from now on", master.address)
-        await master.change({"brokerRole": "SLAVE", "slaveReadEnable": "true"})
+        await master.change(FENCE)
         if (await master.settings()).get("brokerRole") != "SLAVE":
             raise MasterError(f"{master.address} did not take the role SLAVE")
 
@@ -170,31 +159,14 @@ class Promotion:
             self._follower.start()
             raise PromotionError("the copied log is not dispatched yet: try again later") from error
 
-    async def _hand_over(self, master: Master, number: int) -> int:
-        """The old master registers with our former id. The bytes that it wrote although it was fenced."""
-        try:
-            theirs = await master.settings()
-            await master.change({"brokerId": str(number), "brokerPermission": theirs.get("brokerPermission", "6")})
-            stray = (await master.extent()).end - self._role.copied_end
-        except MasterError as error:
-            _logger.error("the old master may still register as the master, stop it now: %s", error)
-            return 0
-        if stray:
-            _logger.error("the old master has %d bytes behind %d that were not copied", stray, self._role.copied_end)
-        return stray
-
     async def _unfence(self, master: Master) -> bool:
-        before = await asyncio.to_thread(self._before)
-        if not before:
-            return True
         try:
-            await master.change({key: before[key] for key in (*FENCE_KEYS, *PLACE_KEYS) if key in before})
-            await asyncio.to_thread(self._file.save, {})
+            before = (await asyncio.to_thread(self._file.load)).before
+            if before:
+                await master.change(before)
+                await asyncio.to_thread(self._file.save, Record())
+                _logger.warning("the master %s accepts messages again", master.address)
         except (MasterError, OSError) as error:
             _logger.error("the fence of the master %s could not be taken back: %s", master.address, error)
             return False
-        _logger.warning("the master %s accepts messages again", master.address)
         return True
-
-    def _before(self) -> Mapping[str, str]:
-        return {str(key): str(value) for key, value in (self._file.load() or {}).items()}

@@ -16,11 +16,15 @@ from typing import TYPE_CHECKING
 
 from tallystick.node.broker.copying import beginning
 from tallystick.node.broker.copying.follower import Follower
-from tallystick.node.broker.copying.promotion import Promotion
+from tallystick.node.broker.copying.master import Master, MasterError
+from tallystick.node.broker.copying.old_master import LATE_OFFSETS_S, OldMaster
+from tallystick.node.broker.copying.promotion import Promotion, PromotionError
+from tallystick.node.broker.copying.record import Record, RecordFile
 from tallystick.node.broker.copying.tables import CopiedTables
 from tallystick.node.broker.group.leader_only import CHANGES
 from tallystick.node.broker.role import Alone
 from tallystick.node.core import kept_settings
+from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.store.settings import BrokerRole
 
@@ -49,21 +53,33 @@ class SlaveRole:
     broker: Broker
     follower: Follower
 
-    def __init__(self, slave_listeners: Sequence[socket.socket] = ()) -> None:
+    def __init__(self, record_file: RecordFile, slave_listeners: Sequence[socket.socket], *, promoted: bool) -> None:
+        """`promoted`: it is a master since an earlier process."""
         self._alone = Alone(slave_listeners)
-        self.is_master = False
+        self.record_file = record_file
+        self.is_master = promoted
         """Whether it was promoted."""
-        self.copied_end = 0
-        """Where the log ended when this broker was promoted."""
         self._promoting = asyncio.Lock()
+        self._old_master: OldMaster | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    @property
+    def copied_end(self) -> int:
+        """Where the log ended when this broker was promoted."""
+        return 0 if self._old_master is None else self._old_master.record.ended_at
 
     def join(self, broker: Broker, files: TableFiles, routes: dict[int, Handler]) -> dict[int, Handler]:
         """See `Role`. Lost tables come from the master."""
         self.broker = broker
+        self._client = RemotingClient(name="broker.copy")
+        if self.is_master:
+            routes = self._alone.join(broker, files, routes)
+            self.slaves = self._alone.slaves
+            return routes
         self._alone.take(broker)
         tables = (broker.topics, broker.groups, broker.offsets, broker.schedule.offsets)
         copied = CopiedTables((table, files.file(table.what)) for table in tables)
-        self.follower = Follower(broker, copied, self._begin_copy_at)
+        self.follower = Follower(broker, self._client, copied, self._begin_copy_at)
         return {
             code: self._guarded(handler) if code in _REFUSED else handler
             for code, handler in routes.items()
@@ -87,39 +103,71 @@ class SlaveRole:
 
     async def start(self) -> None:
         """See `Role`."""
-        self.follower.start()
+        if not self.is_master:
+            self.follower.start()
+            return
+        await self._alone.start()
+        self._look_after(self.record_file.load(), late_offsets_s=0.0)
 
     # -- promotion -----------------------------------------------------------------------------------------------------
 
     async def promote(self, *, master_is_stopped: bool = False) -> dict[str, object]:
-        """Takes the master's place. PromotionError. Figures; of a broker that is promoted already, `end` alone."""
+        """Takes the master's place, or what is left to do of it. Returns figures. PromotionError."""
         async with self._promoting:
             if self.is_master:
-                return {"end": self.copied_end}
+                return {"end": self.copied_end, "strayBytes": await self.hand_over()}
             return await Promotion(self).run(master_is_stopped=master_is_stopped)
 
     async def take_back(self) -> dict[str, object]:
         """See `Promotion.take_back`."""
         async with self._promoting:
+            if self.is_master:
+                raise PromotionError("this broker is the master: only RocketMQ as its slave can take its place")
             return await Promotion(self).take_back()
 
-    async def become_master(self) -> None:
-        """Decides that this broker is the master, durably, and accepts puts. The copy is stopped and settled. OSError:
-        it is still a slave."""
+    async def become_master(self, master: str) -> None:
+        """Decides that this broker takes the place of `master`, durably, and accepts puts. The copy is stopped and
+        settled. OSError: it is still a slave."""
         broker, store = self.broker, self.broker.store
         await store.flush()
+        record = await asyncio.to_thread(self.record_file.load)
+        record = replace(record, master=master, number=broker.settings.brokerId, ended_at=store.log.written)
+        await asyncio.to_thread(self.record_file.save, record)
         changes = {"brokerRole": BrokerRole.ASYNC_MASTER.name, "brokerId": "0"}
         await asyncio.to_thread(kept_settings.keep_settings, broker.kept_settings, changes)
         # Nothing is awaited until this broker is a master in all respects but its timers.
-        self.is_master, self.copied_end = True, store.log.written
+        self.is_master = True
         self.follower.log.own()
         self.follower.tables.release()
+        broker.registration.on_master = None
         broker.take_role(0, 0)
         store.change_settings(replace(store.settings, brokerRole=BrokerRole.ASYNC_MASTER))
         self._alone.open_for_slaves()
         broker.slaves = self.slaves = self._alone.slaves
         broker.start_serving()
         await self._alone.start()
+        self._look_after(record, late_offsets_s=LATE_OFFSETS_S)
+
+    def _look_after(self, record: Record, *, late_offsets_s: float) -> None:
+        offsets = self.broker.offsets
+        copied = offsets.to_json()["offsetTable"] if late_offsets_s else None
+        name = self.broker.settings.brokerName
+        self._old_master = OldMaster(Master(self._client, record.master), name, self.record_file, record, copied)
+        if record.master:
+            run = self._old_master.run(offsets, late_offsets_s=late_offsets_s)
+            self._looking = asyncio.get_running_loop().create_task(run, name="look after the old master")
+
+    async def hand_over(self) -> int:
+        """Makes the old master a slave, if it answers, and registers this broker again. The bytes that the old master
+        stored behind the copied log, as far as they are known."""
+        stray = 0
+        if self._old_master is not None and self._old_master.record.master:
+            try:
+                stray = await self._old_master.hand_over()
+            except (MasterError, OSError) as error:
+                _logger.warning("the old master is not a slave yet, it is made one when it answers: %s", error)
+        await self.broker.tell_name_servers()
+        return stray
 
     # -- the role ------------------------------------------------------------------------------------------------------
 
@@ -147,17 +195,25 @@ class SlaveRole:
 
     async def stop(self) -> None:
         """See `Role`."""
-        await self.follower.close()
+        if self._looking is not None:
+            self._looking.cancel()
         if self.is_master:
             await self._alone.stop()
+        else:
+            await self.follower.stop()
+        await self._client.close(grace_s=0.0)
 
     async def save(self) -> None:
-        """See `Role`. The tables of a slave are in their files since they were copied."""
+        """See `Role`."""
         if self.is_master:
             await self._alone.save()
             return
         with contextlib.suppress(OSError):  # the log is flushed once more when the store is closed, which reports it
             await self.broker.store.flush()
+        try:
+            await self.follower.tables.save()
+        except OSError as error:
+            _logger.error("a table could not be saved, it is copied again: %s", error)
         await self.broker.filters.try_save()
 
     def _begin_copy_at(self, pos: int) -> None:

@@ -80,7 +80,7 @@ class CopiedTables:
                 found = {what: await master.table(code) for what, code in _CODES.items()}
                 for what, (table, _) in self._files.items():
                     self._take(master, table, found[what], extent)
-                await self._save()
+                await self.save()
         except (MasterError, OSError) as error:
             self.error = str(error)
             raise
@@ -109,7 +109,8 @@ class CopiedTables:
             del self._gone[name]
         return names
 
-    async def _save(self) -> None:
+    async def save(self) -> None:
+        """Saves the tables that changed since the last time. OSError."""
         for what, (table, file) in self._files.items():
             picture = table.picture()
             if picture == self._saved.get(what):
