@@ -120,7 +120,9 @@ def test_a_part_may_end_where_its_segment_ends() -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 199), st.integers(0, 200), st.integers(0, 199), st.integers(1, 50), st.integers(1, 300))
-def test_every_differing_byte_of_the_compared_range_is_found(begin: int, end: int, at: int, step: int, size: int) -> None:
+def test_every_differing_byte_of_the_compared_range_is_found(
+    begin: int, end: int, at: int, step: int, size: int
+) -> None:
     own = bytes(n % 256 for n in range(200))
     theirs = bytearray(own + b"behind")
     theirs[at] ^= 1

@@ -4,124 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from copying_lab import BROKER, SEGMENT, copied, follower_of, hurry, small, stuck, tables, until, world
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rocketmq_master import LogMaker, RocketmqMaster
 from slave import log_bytes
 
 from tallystick.node.broker.broker import Broker
 from tallystick.node.broker.copying import follower as follower_module
-from tallystick.node.broker.copying.follower import Follower
-from tallystick.node.core.settings import BrokerSettings, NameServerSettings
+from tallystick.node.core.settings import NameServerSettings
 from tallystick.node.nameserver.server import NameServer
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
 from tallystick.store._kernel import Door
 from tallystick.store.formats.message import Message
-from tallystick.store.settings import BrokerRole, FlushDiskType, SettingsError, StoreSettings
-
-SEGMENT = 1 << 16
-BROKER = BrokerSettings(
-    brokerIP1="127.0.0.1", bindAddress="127.0.0.1", listenPort=0, brokerName="b", brokerId=1, vipListenerEnable=False
-)
+from tallystick.store.settings import BrokerRole, FlushDiskType, SettingsError
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses that only spare other programs."""
-    monkeypatch.setattr(follower_module, "_RETRY_S", 0.02)
-    monkeypatch.setattr(follower_module, "_LOOK_S", 0.01)
-    monkeypatch.setattr(follower_module, "_EXTENT_PERIOD_MS", 20)
-    monkeypatch.setattr(follower_module, "PERIOD_S", 0.05)
-
-
-def small(root: Path, **changes: Any) -> StoreSettings:
-    sizes: dict[str, Any] = {"mappedFileSizeCommitLog": SEGMENT, "maxHashSlotNum": 100, "maxIndexNum": 4000}
-    sizes |= {"diskSpaceWarningLevelRatio": 1.0, "diskSpaceCleanForciblyRatio": 1.0}
-    return StoreSettings(str(root), brokerRole=BrokerRole.SLAVE, **(sizes | changes))
-
-
-@dataclass
-class World:
-    """A name server, a master, and the folder of a slave."""
-
-    folder: Path
-    nameserver: NameServer
-    address: str
-    maker: LogMaker
-    master: RocketmqMaster
-
-    @asynccontextmanager
-    async def slave(self, *, door: Door | None = None, **changes: Any) -> AsyncIterator[Broker]:
-        broker_changes = {key: changes.pop(key) for key in ("brokerId", "brokerName") if key in changes}
-        broker = await Broker.start(
-            replace(BROKER, namesrvAddr=self.address, **broker_changes), small(self.folder / "slave", **changes), door
-        )
-        try:
-            yield broker
-        finally:
-            await broker.stop()
-
-    @property
-    def copied(self) -> bytes:
-        """The bytes of the slave's segments."""
-        return log_bytes(self.folder / "slave" / "commitlog", 0, self.master.end)
-
-    async def registered(self) -> dict[int, str]:
-        client = RemotingClient(name="test")
-        answer = await client.call(self.address, Command(RequestCode.GET_BROKER_CLUSTER_INFO), 10)
-        await client.close(grace_s=0)
-        from tallystick.store import fastjson
-
-        table: dict[int, str] = fastjson.loads(answer.body)["brokerAddrTable"].get("b", {}).get("brokerAddrs", {})
-        return {int(number): address for number, address in table.items()}
-
-
-@asynccontextmanager
-async def world(folder: Path, messages: int = 300) -> AsyncIterator[World]:
-    nameserver = NameServer(NameServerSettings(0, "127.0.0.1", str(folder / "kv.json")))
-    address = f"127.0.0.1:{await nameserver.start()}"
-    maker = LogMaker(folder / "made", SEGMENT)
-    log = maker.add(messages) if messages else b""
-    master = await RocketmqMaster(log, SEGMENT).start(address)
-    try:
-        yield World(folder, nameserver, address, maker, master)
-    finally:
-        await master.close()
-        await nameserver.stop()
-
-
-def follower_of(broker: Broker) -> Follower:
-    assert broker.copying is not None
-    return broker.copying.follower
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    """Returns when something has become true. TimeoutError."""
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110  # the conditions are of the code under test, which sets no events
-            await asyncio.sleep(0.005)
-
-
-async def copied(broker: Broker, master: RocketmqMaster) -> None:
-    """Returns when the slave has the log and the tables."""
-    found = follower_of(broker)
-    await until(lambda: found.log.end == master.end and found.log.is_settled and found.unready() is None)
-
-
-async def stuck(broker: Broker, problem: str) -> str:
-    """Returns the reason when the slave has this problem."""
-    found = follower_of(broker)
-    await until(lambda: found.state == problem)
-    return found.reason
+    hurry(monkeypatch)
 
 
 # -- the copy ----------------------------------------------------------------------------------------------------------
@@ -155,7 +61,9 @@ async def test_what_is_not_synced_is_not_reported_with_sync_flush(tmp_path: Path
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, database=None)
-@given(cuts=st.lists(st.integers(0, 60_000), min_size=1, max_size=12), part=st.integers(1, 9000), seed=st.integers(0, 99))
+@given(
+    cuts=st.lists(st.integers(0, 60_000), min_size=1, max_size=12), part=st.integers(1, 9000), seed=st.integers(0, 99)
+)
 def test_a_connection_that_is_cut_at_any_byte_is_continued(
     tmp_path_factory: pytest.TempPathFactory, cuts: list[int], part: int, seed: int
 ) -> None:
@@ -169,7 +77,9 @@ def test_a_connection_that_is_cut_at_any_byte_is_continued(
                     w.master.grow(w.maker.add(40, seed=seed + n))
                 await copied(broker, w.master)
             assert w.copied == w.master.log
-            assert not set(follower_of(broker).problems) - {*map(follower_module.CopyProblem, ("no-master", "unreachable"))}
+            assert not set(follower_of(broker).problems) - {
+                *map(follower_module.CopyProblem, ("no-master", "unreachable"))
+            }
 
     asyncio.run(story())
 
@@ -190,7 +100,9 @@ async def test_the_master_may_be_another_tallystick(tmp_path: Path) -> None:
     nameserver = NameServer(NameServerSettings(0, "127.0.0.1", str(tmp_path / "kv.json")))
     address = f"127.0.0.1:{await nameserver.start()}"
     own = replace(BROKER, namesrvAddr=address)
-    first = await Broker.start(replace(own, brokerId=0), replace(small(tmp_path / "master"), brokerRole=BrokerRole.SYNC_MASTER))
+    first = await Broker.start(
+        replace(own, brokerId=0), replace(small(tmp_path / "master"), brokerRole=BrokerRole.SYNC_MASTER)
+    )
     slave = await Broker.start(own, small(tmp_path / "slave", flushDiskType=FlushDiskType.SYNC_FLUSH))
     try:
         await until(lambda: first.slaves.slaves or follower_of(slave).extent)
@@ -266,7 +178,10 @@ async def test_an_empty_slave_begins_where_the_master_begins(tmp_path: Path) -> 
             async with w.slave() as broker:
                 await copied(broker, w.master)
                 assert broker.store.min_pos == 2 * SEGMENT
-                assert log_bytes(tmp_path / "slave" / "commitlog", 2 * SEGMENT, w.master.end) == w.master.log[2 * SEGMENT :]
+                assert (
+                    log_bytes(tmp_path / "slave" / "commitlog", 2 * SEGMENT, w.master.end)
+                    == w.master.log[2 * SEGMENT :]
+                )
 
 
 async def test_a_slave_deletes_only_what_its_master_has_deleted(tmp_path: Path) -> None:
@@ -372,22 +287,6 @@ async def test_without_a_master_the_name_servers_are_asked_again(tmp_path: Path)
 
 
 # -- what a slave serves -----------------------------------------------------------------------------------------------
-
-
-def tables(n: int) -> dict[int, dict[str, Any]]:
-    row = {"topicName": "T", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "topicFilterType": "SINGLE_TAG"}
-    return {
-        RequestCode.GET_ALL_TOPIC_CONFIG: {
-            "topicConfigTable": {"T": row, **({"U": row | {"topicName": "U"}} if n == 1 else {})},
-            "dataVersion": {"counter": n, "timestamp": 1},
-        },
-        RequestCode.GET_ALL_CONSUMER_OFFSET: {"offsetTable": {"T@g": {0: 5 + n, 1: 7}}},
-        RequestCode.GET_ALL_DELAY_OFFSET: {"offsetTable": {3: 4 + n}},
-        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {
-            "subscriptionGroupTable": {"g": {"groupName": "g", "retryMaxTimes": 2 + n}},
-            "dataVersion": {"counter": n, "timestamp": 1},
-        },
-    }
 
 
 async def test_tables_are_the_masters_and_are_on_the_disk(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class RocketmqMaster:
 
     async def start(self, nameserver: str) -> Self:
         """Serves and registers; again after `stop`, at the same ports."""
-        routes = {code: self._table for code in TABLES} | {
+        routes = dict.fromkeys(TABLES, self._table) | {
             RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime,
             RequestCode.GET_BROKER_CONFIG: self._config,
             RequestCode.UPDATE_BROKER_CONFIG: self._change,
@@ -153,10 +153,14 @@ class RocketmqMaster:
         """Stores messages, unless it is fenced."""
         if self.settings["brokerRole"] == "SLAVE":
             return False
+        self.straggle(log)
+        return True
+
+    def straggle(self, log: bytes) -> None:
+        """Stores messages, fenced or not."""
         self.log = log
         self._grown.set()
         self._grown = asyncio.Event()
-        return True
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
