@@ -11,6 +11,11 @@ Parts:
              message. Then the master is killed, and a Java consumer reads all messages of a topic from the slave.
     sync     SYNC_MASTER: without a slave sends are answered with 11; with one, the master is killed under load, and
              every message that was acknowledged with 0 is at the slave.
+    adopt    a tallystick slave follows a RocketMQ master under a mixed load, and takes its place; nothing acknowledged
+             is lost or doubled, a Java group goes on where it was, and Java producers are measured. The old master,
+             started again, is a slave of the new one.
+    adopt-kill  the same without the master, which is killed with -9; it comes back, and is made a slave.
+    cuts     the connection of a slave to a RocketMQ master is cut 20 times at random bytes, and the slave killed twice.
     ahead    a slave that has more than its master, after the master lost its disk, is refused and named; nothing is
              overwritten on either side.
 
@@ -25,9 +30,12 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
+from lab.adopting import adopt, adopt_kill, cuts
+from lab.adoption import AdoptLab
 from lab.ledger import Ledger, Problems
 from lab.load import TOPICS, Shape, create_topics, run_load
 from lab.pair import Master, Nameserver, NotReadyError, RocketmqSlave, first_difference, runtime, wait_same_end
@@ -212,6 +220,11 @@ async def ahead(lab: Lab) -> None:
     lab.say(f"a slave at {end} of a master that lost its disk is refused: {refused}")
 
 
+ADOPTIONS = {
+    "adopt": (adopt, ()),
+    "adopt-kill": (adopt_kill, ()),
+    "cuts": (cuts, ()),
+}
 PARTS = {
     "follow": (follow, ("flushDiskType=ASYNC_FLUSH",)),
     "sync": (sync, ("flushDiskType=ASYNC_FLUSH", "brokerRole=SYNC_MASTER")),
@@ -225,22 +238,32 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", choices=sorted(PARTS), action="append")
+    parser.add_argument("--only", choices=sorted({**PARTS, **ADOPTIONS}), action="append")
     options = parser.parse_args(arguments)
     if options.messages < 100:
         parser.error("--messages: 100 or more")
     return options
 
 
+def _started(name: str, work: Path, options: argparse.Namespace) -> tuple[Lab | AdoptLab, Coroutine[Any, Any, None]]:
+    """The processes of a part, and what happens to them."""
+    if name in PARTS:
+        part, settings = PARTS[name]
+        lab = Lab(work, options.messages, options.seed, settings)
+        return lab, part(lab)
+    adoption, settings = ADOPTIONS[name]
+    adopted = AdoptLab(work, options.messages, options.seed, settings)
+    return adopted, adoption(adopted)
+
+
 def run(options: argparse.Namespace, work: Path) -> int:
     """All parts; the exit status."""
     failed = 0
-    for name in options.only or PARTS:
-        part, settings = PARTS[name]
-        lab = Lab(work / name, options.messages, options.seed, settings)
+    for name in options.only or {**PARTS, **ADOPTIONS}:
+        lab, story = _started(name, work / name, options)
         lab.say(f"-- {name}")
         try:
-            asyncio.run(part(lab))
+            asyncio.run(story)
         finally:
             lab.close()
         for line in lab.problems.lines():

@@ -28,7 +28,8 @@ _SLAVE = "slave"
 _WAIT_S = 180.0
 
 
-def _clean_environment() -> dict[str, str]:
+def clean_environment() -> dict[str, str]:
+    """This process's, without settings of tallystick."""
     return {name: value for name, value in os.environ.items() if not name.startswith("TALLY_")}
 
 
@@ -42,7 +43,7 @@ class Nameserver:
     def __init__(self, folder: Path) -> None:
         self.address = f"{HOST}:{free_block()}"
         command = [str(TALLY), "nameserver", "--host", HOST, "--port", self.address.rpartition(":")[2]]
-        self._server = Server([*command, "--http-port", "-1"], folder / "nameserver.log", _clean_environment())
+        self._server = Server([*command, "--http-port", "-1"], folder / "nameserver.log", clean_environment())
         self._server.wait_for("tally is ready", 60)
 
     def stop(self) -> None:
@@ -76,7 +77,7 @@ class Master:
         given = (f"brokerName={BROKER_NAME}", f"brokerClusterName={CLUSTER}", *self._settings, *extra)
         for setting in given:
             command += ["--set", setting]
-        self._server = Server(command, self.log, _clean_environment())
+        self._server = Server(command, self.log, clean_environment())
         self._server.wait_for("tally is ready", _WAIT_S)
 
     def kill(self) -> None:
@@ -186,7 +187,7 @@ async def wait_same_end(master: str, slave: str) -> int:
 
 def first_difference(ours: Path, theirs: Path, end: int) -> int | None:
     """Position of the first byte in which two logs differ before `end`; None if there is none."""
-    names = sorted(int(path.name) for path in theirs.iterdir() if path.name.isdigit())
+    names = sorted(int(path.name) for path in theirs.iterdir() if path.name.isdigit() and int(path.name) < end)
     for begin in names:
         count = min(end - begin, (ours / f"{begin:020}").stat().st_size)
         one = (ours / f"{begin:020}").read_bytes()[:count]

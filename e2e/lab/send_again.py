@@ -52,10 +52,10 @@ class Sent:
 class JavaProducer:
     """One of them; `poll_ms` 0: the client's default."""
 
-    def __init__(self, peer: Peer, nameserver: str, poll_ms: int) -> None:
+    def __init__(self, peer: Peer, nameserver: str, poll_ms: int, topic: str = TOPIC) -> None:
         self.name = f"route every {poll_ms} ms" if poll_ms else DEFAULTS
-        log = peer.work / f"send-again-{poll_ms}.log"
-        self._server = Server(peer.client_command(SOURCE, nameserver, TOPIC, str(poll_ms)), log)
+        log = peer.work / f"{topic}-{poll_ms}.log"
+        self._server = Server(peer.client_command(SOURCE, nameserver, topic, str(poll_ms)), log)
         self._server.wait_for("started", _START_S)
 
     def sends(self) -> list[Sent]:

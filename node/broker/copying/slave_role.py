@@ -23,6 +23,7 @@ from tallystick.node.broker.copying.record import Record, RecordFile
 from tallystick.node.broker.copying.tables import CopiedTables
 from tallystick.node.broker.group.leader_only import CHANGES
 from tallystick.node.broker.role import Alone
+from tallystick.node.broker.services.rebuilding import all_queues, missing_topics
 from tallystick.node.core import kept_settings
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("tallystick.broker")
 
+_MOST_NAMED = 20
 _ADMINISTRATION = frozenset({RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC})
 """What changes the store and is served by every member of a group, and by no slave."""
 _REFUSED = CHANGES | _ADMINISTRATION
@@ -144,9 +146,20 @@ class SlaveRole:
         store.change_settings(replace(store.settings, brokerRole=BrokerRole.ASYNC_MASTER))
         self._alone.open_for_slaves()
         broker.slaves = self.slaves = self._alone.slaves
+        if not record.before:
+            self._add_missing_topics()
         broker.start_serving()
         await self._alone.start()
         self._look_after(record, late_offsets_s=LATE_OFFSETS_S)
+
+    def _add_missing_topics(self) -> None:
+        """The master died: topics that it made since the tables were copied last have messages and no row."""
+        topics, default = self.broker.topics, self.broker.settings.defaultTopicQueueNums
+        found = missing_topics(topics, all_queues(self.broker), {}, default)
+        topics.update(*found)
+        if found:
+            names = ", ".join(each.topic_name for each in found[:_MOST_NAMED])
+            _logger.warning("%d topics that were not copied get default settings: %s", len(found), names)
 
     def _look_after(self, record: Record, *, late_offsets_s: float) -> None:
         offsets = self.broker.offsets

@@ -1,0 +1,210 @@
+"""A cluster of RocketMQ 4.8.0 and a tallystick slave of its first master, which takes the master's place."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lab.ledger import Ledger, Problems
+from lab.load import Shape, run_load
+from lab.pair import NotReadyError, clean_environment, log_end
+from lab.peer import Peer
+from lab.places import HOST, TALLY, free_block
+from lab.processes import ProcessError, Server
+
+from tallystick.node.remoting.errors import RemotingError
+
+MIX = Shape(connections=4, senders=8, rest_s=0.0, new_topics=0.0)
+NAME = "broker-a"
+CLUSTER = "PeerCluster"
+_WAIT_S = 240.0
+
+
+class TallySlave:
+    """`tally broker` with brokerRole=SLAVE. A start after `kill` uses the same ports and store."""
+
+    def __init__(self, folder: Path, nameserver: str, settings: tuple[str, ...], name: str = NAME) -> None:
+        self.folder, self._nameserver, self._settings, self._name = folder, nameserver, settings, name
+        first = free_block()
+        self.port, self.http_port = first + 2, first + 5
+        self.log = folder / f"slave-{name}.log"
+        self._server: Server | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def http(self) -> str:
+        return f"{HOST}:{self.http_port}"
+
+    @property
+    def commitlog(self) -> Path:
+        return self.folder / f"slave-{self._name}" / "commitlog"
+
+    def start(self, *extra: str) -> None:
+        """ProcessError: it did not become ready."""
+        assert self._server is None, "it runs"
+        command = [str(TALLY), "broker", "--dir", str(self.folder / f"slave-{self._name}"), "--host", HOST]
+        command += ["--port", str(self.port), "--http-port", str(self.http_port), "--nameserver", self._nameserver]
+        given = (f"brokerName={self._name}", f"brokerClusterName={CLUSTER}", "brokerRole=SLAVE", "brokerId=1")
+        for setting in (*given, *self._settings, *extra):
+            command += ["--set", setting]
+        self._server = Server(command, self.log, clean_environment())
+        self._server.wait_for("tally is ready", _WAIT_S)
+
+    def kill(self) -> None:
+        """kill -9; nothing happens when it does not run."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.kill()
+
+    def copy(self) -> dict[str, Any]:
+        """`copy` of GET /node; empty if it does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}/node", timeout=30) as answer:
+                found: dict[str, Any] | None = json.loads(answer.read())["copy"]
+        except OSError:
+            return {}
+        return found or {}
+
+    def memory_mib(self) -> int:
+        """The highest resident memory of the process so far."""
+        assert self._server is not None
+        text = Path(f"/proc/{self._server.process.pid}/status").read_text()
+        return int(text.partition("VmHWM:")[2].split()[0]) >> 10
+
+    def promote(self, *options: str) -> dict[str, Any]:
+        """`tally promote`. ProcessError: it was refused."""
+        command = [str(TALLY), "promote", "--http", self.http, "--json", *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+        if done.returncode != 0:
+            raise ProcessError(f"tally promote: {done.stderr.strip()}")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+class AdoptLab:
+    """What the parts share: RocketMQ with two masters, the slave of the first one, and the ledger of its messages."""
+
+    def __init__(self, work: Path, messages: int, seed: int, settings: tuple[str, ...]) -> None:
+        work.mkdir(parents=True)
+        self.messages, self.seed = messages, seed
+        self.problems, self.ledger = Problems(), Ledger()
+        self.rng = random.Random(seed)
+        self.peer = Peer(work / "peer")
+        self.sizes = ("mappedFileSizeCommitLog=4194304", "mappedFileSizeConsumeQueue=60000")
+        # On a machine that runs everything its threads are late, and each refusal would be a failed send.
+        patient = ("waitTimeMillsInSendQueue=20000", "osPageCacheBusyTimeOutMills=20000")
+        self.peer.up((*self.sizes, *patient, "registerNameServerPeriod=10000", *settings), mode="dual")
+        own = ("maxHashSlotNum=5000", "maxIndexNum=20000", "fileReservedTime=720", "diskMaxUsedSpaceRatio=95")
+        self.slave = TallySlave(work, self.peer.nameserver, (*self.sizes, *own))
+        self._began = time.monotonic()
+        self._loads = 0
+
+    @property
+    def master(self) -> str:
+        """The address of the first master."""
+        return self.peer.broker
+
+    @property
+    def commitlog(self) -> Path:
+        """The log of the first master."""
+        return self.peer.store / "commitlog"
+
+    def say(self, what: str) -> None:
+        """A line of progress."""
+        print(f"{time.monotonic() - self._began:6.1f} s  {what}", flush=True)
+
+    def close(self) -> None:
+        """Ends all processes."""
+        self.slave.kill()
+        self.peer.down(kill=True)
+
+    async def load(self, until: int, broker: str, *, then: Callable[[], Any] | None = None) -> Any:
+        """Sends until the ledger has so many acknowledged messages, then calls `then` on a thread while the load
+        continues. Returns what `then` returned."""
+        self._loads += 1
+        stop, result = asyncio.Event(), None
+        label = f"{self.seed}.{self._loads}"
+        load = asyncio.create_task(run_load(broker, self.ledger, label, MIX, self.seed, stop))
+        began, had = time.monotonic(), len(self.ledger.places)
+        while len(self.ledger.places) < until and not load.done():  # noqa: ASYNC110  # the ledger has no event
+            await asyncio.sleep(0.02)
+        rate = (len(self.ledger.places) - had) / (time.monotonic() - began)
+        self.say(f"{len(self.ledger.places)} messages acknowledged, {rate:.0f} a second")
+        if then is not None:
+            result = await asyncio.to_thread(then)
+        stop.set()
+        await load
+        if len(self.ledger.places) < until:
+            raise ProcessError(f"the load ended at {len(self.ledger.places)} of {until} messages")
+        return result
+
+    async def follows(self) -> dict[str, Any]:
+        """Returns when the slave has the log and the tables of its master, as of now. ProcessError."""
+        deadline = time.monotonic() + _WAIT_S
+        copy: dict[str, Any] = {}
+        while time.monotonic() < deadline:
+            try:
+                end = await log_end(self.master)
+                copy = self.slave.copy()
+                if copy.get("state") == "following" and copy["pos"] >= end and copy["tablesAgeMillis"] is not None:
+                    return copy
+            except (RemotingError, NotReadyError):
+                pass
+            await asyncio.sleep(0.2)
+        raise ProcessError(f"the slave does not reach its master: {copy}")
+
+
+class CuttingProxy:
+    """Passes bytes on to `target`, and cuts `cuts` connections after a random number of bytes."""
+
+    def __init__(self, target: int, cuts: int, rng: random.Random, most_bytes: int) -> None:
+        self._target, self._rng, self._most_bytes = target, rng, most_bytes
+        self.left = cuts
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> int:
+        """The port."""
+        self._server = await asyncio.start_server(self._serve, HOST, free_block())
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection(HOST, self._target)
+        room = self._rng.randrange(self._most_bytes) if self.left > 0 else 1 << 62
+        self.left -= 1
+        pairs = ((reader, there[1], 1 << 62), (there[0], writer, room))
+        tasks = [asyncio.ensure_future(self._pass(*pair)) for pair in pairs]
+        self._tasks.update(tasks)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+            self._tasks.discard(task)
+        for each in (writer, there[1]):
+            each.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, room: int) -> None:
+        try:
+            while room > 0 and (data := await reader.read(min(room, 65_536))):
+                writer.write(data)
+                await writer.drain()
+                room -= len(data)
+        except OSError:
+            pass
