@@ -354,3 +354,18 @@ async def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> N
     for value in ("host", "host:", ":1", "host:0", "host:65536", "host:x"):
         with pytest.raises(SettingsError, match=f"haMasterAddress: '{value}' is not an address"):
             await Broker.start(BROKER, small(tmp_path, haMasterAddress=value))
+
+
+async def test_tables_wait_for_the_records_that_they_tell_of(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, w.slave() as broker:
+        w.master.tables = tables(1)
+        await copied(broker, w.master)
+        await until(lambda: broker.schedule.offsets.offsets == {3: 5})
+        w.master.lie = lambda part: (part[0], 0, b"")  # its connection sends nothing, its requests are answered
+        w.master.grow(w.maker.add(10))
+        w.master.tables = tables(2)
+        for _ in range(20):
+            await asyncio.sleep(0.01)
+        assert broker.schedule.offsets.offsets == {3: 5} and broker.offsets.query("g", "T", 0) == 6
+        w.master.lie = lambda part: part
+        await until(lambda: broker.schedule.offsets.offsets == {3: 6} and broker.offsets.query("g", "T", 0) == 7)

@@ -73,6 +73,7 @@ class Follower:
         self._ha_address = ""
         self._link: MasterLink | None = None
         self._past_bytes = 0
+        self._found = asyncio.Event()  # a name server told another address of the master
         self._tasks: list[asyncio.Task[None]] = []
         broker.registration.on_master = self._on_master
         assert broker.store.copies is not None
@@ -165,6 +166,8 @@ class Follower:
         if changed and self._address:
             _logger.info("the master is now %s (copied from %s)", address, ha_address or "nowhere")
         self._address, self._ha_address = address, ha_address
+        if changed:
+            self._found.set()
         if changed and self._link is not None:
             self._link.end(CopyError(CopyProblem.UNREACHABLE, f"the master moved to {address}"))
 
@@ -185,7 +188,10 @@ class Follower:
                 self._note(CopyError(CopyProblem.DISK, str(error)))
             finally:
                 self._part()
-            await asyncio.sleep(_RETRY_S)
+            self._found.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RETRY_S):
+                    await self._found.wait()
 
     def _note(self, error: CopyError) -> None:
         self.problems[error.problem] += 1
@@ -288,12 +294,21 @@ class Follower:
 
     # -- the tables ----------------------------------------------------------------------------------------------------
 
+    async def copy_tables(self, master: Master) -> None:
+        """Copies the tables now. MasterError, OSError."""
+        await self.tables.copy(master, self._reach)
+
+    async def _reach(self, pos: int) -> None:
+        while self.log.end < pos or not self.is_copying:  # noqa: ASYNC110  # the log has no event
+            await asyncio.sleep(_LOOK_S)
+        await self._broker.store.flush()
+
     async def _copy_tables(self) -> None:
         while True:
             pause_s = _RETRY_S
             if (master := self.master) is not None:
                 with contextlib.suppress(MasterError, OSError):  # `tables.error` has it
-                    await self.tables.fetch(master)
+                    await self.tables.copy(master, self._reach)
                     pause_s = PERIOD_S
             for name in self.tables.deleted_topics(self._broker.store.dispatched_pos):
                 _logger.info("the master deleted topic %s: removing its queues", name)

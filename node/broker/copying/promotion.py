@@ -145,7 +145,7 @@ class Promotion:
                 await asyncio.sleep(_LOOK_S)
                 continue
             await asyncio.sleep(STAYS_EQUAL_S)
-            await follower.tables.fetch(master)
+            await follower.copy_tables(master)
             if (await master.extent()).end == end == follower.log.end and follower.log.is_settled:
                 break
         await follower.stop()

@@ -10,7 +10,7 @@ Source: SlaveSynchronize of RocketMQ 4.8.0.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from tallystick.node.broker.copying.master import Extent, Master, MasterError
@@ -45,7 +45,7 @@ class CopiedTables:
         self._files = {table.what: (table, file) for table, file in tables}
         self._saved: dict[str, dict[str, Any]] = {}
         self._gone: dict[str, int] = {}  # topics that the master no longer has, with the end of its log then
-        self._fetching = asyncio.Lock()
+        self._copying = asyncio.Lock()
         self.error: str | None = "the tables have not been copied yet"
         """Why they could not be copied the last time; None if they were."""
         self._copied_ms: int | None = None
@@ -71,13 +71,20 @@ class CopiedTables:
 
     # -- copying -------------------------------------------------------------------------------------------------------
 
-    async def fetch(self, master: Master) -> None:
+    async def copy(self, master: Master, reach: Callable[[int], Awaitable[None]]) -> None:
         """Takes all tables of the master, and saves those that changed. MasterError; OSError: one cannot be saved.
-        `error` has the text of either."""
+        `error` has the text of either.
+
+        `reach(pos)` returns when this log has everything up to `pos`, durably. The tables are taken after that: they
+        tell what was delivered and consumed, and the records of this must be here, or they would be lost with the
+        master.
+        """
         try:
-            async with self._fetching:
-                began_ms, extent = steady_ms(), await master.extent()
+            async with self._copying:
+                began_ms = steady_ms()
                 found = {what: await master.table(code) for what, code in _CODES.items()}
+                extent = await master.extent()
+                await reach(extent.end)
                 for what, (table, _) in self._files.items():
                     self._take(master, table, found[what], extent)
                 await self.save()
