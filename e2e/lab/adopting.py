@@ -23,14 +23,19 @@ _JAVA_MESSAGES = 500
 _CONSUME_S = 180
 _GAP_LIMIT_S = 3.0
 _AGAIN_S = 90.0
+_PAUSE_S = 4
 
 
 async def adopt(lab: AdoptLab) -> None:
     """A master is replaced under load: nothing acknowledged is lost or doubled, and the old master becomes a slave."""
     await _prepare(lab)
+    lab.say(f"tally migrate plan:\n{lab.migrate('plan')}")
     await lab.load(lab.messages // 2, lab.master)
     lab.slave.start()
+    lab.other.start()
+    lab.migrate("attach")
     await lab.load(lab.messages * 3 // 4, lab.master)
+    lab.migrate("watch")
     lab.say(f"the slave follows: {await lab.follows()}")
     await _java(lab, "produce", "--count", str(_JAVA_MESSAGES), "--size", "200", "--mode", "sync")
     await _consume(lab, _JAVA_MESSAGES)
@@ -39,7 +44,11 @@ async def adopt(lab: AdoptLab) -> None:
         for producer in producers:
             producer.wait_for_send(0)
         began_ms = _now_ms()
-        done = await lab.load(lab.messages, lab.master, then=lab.slave.promote)
+        lab.say(f"tally migrate rehearse:\n{lab.migrate('rehearse', '--sample', '200')}")
+        pause = ("--pause", str(_PAUSE_S))
+        said = await lab.load(lab.messages, lab.master, then=lambda: lab.migrate("switch", *pause))
+        lab.say(f"tally migrate switch:\n{said}")
+        done = lab.slave.promote()  # it is done already: the figures
         lab.say(f"promoted: {done}, highest memory {lab.slave.memory_mib()} MiB")
         promoted_ms = _now_ms()
         for producer in producers:
@@ -48,7 +57,8 @@ async def adopt(lab: AdoptLab) -> None:
         for producer in producers:
             producer.end()
     _judge(lab, producers, began_ms)
-    if done["strayBytes"] or done["missingBytes"]:
+    lab.say(f"tally migrate verify:\n{lab.migrate('verify')}")
+    if done["strayBytes"]:
         lab.problems.add(f"the old master has messages that were not copied: {done}")
     await _compare(lab, done["end"])
     await lab.load(lab.messages + lab.messages // 10, lab.slave.address)

@@ -106,6 +106,7 @@ class AdoptLab:
         self.peer.up((*self.sizes, *patient, "registerNameServerPeriod=10000", *settings), mode="dual")
         own = ("maxHashSlotNum=5000", "maxIndexNum=20000", "fileReservedTime=720", "diskMaxUsedSpaceRatio=95")
         self.slave = TallySlave(work, self.peer.nameserver, (*self.sizes, *own))
+        self.other = TallySlave(work, self.peer.nameserver, (*self.sizes, *own), "broker-b")
         self._began = time.monotonic()
         self._loads = 0
 
@@ -126,7 +127,18 @@ class AdoptLab:
     def close(self) -> None:
         """Ends all processes."""
         self.slave.kill()
+        self.other.kill()
         self.peer.down(kill=True)
+
+    def migrate(self, action: str, *options: str) -> str:
+        """`tally migrate` with the slaves of both masters; what it printed. ProcessError: it failed."""
+        command = [str(TALLY), "migrate", action, "--from", self.peer.nameserver, *options]
+        if action != "plan":
+            command += ["--slave", self.slave.http, "--slave", self.other.http]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode != 0:
+            raise ProcessError(f"tally migrate {action}: {done.stdout}{done.stderr}")
+        return done.stdout
 
     async def load(self, until: int, broker: str, *, then: Callable[[], Any] | None = None) -> Any:
         """Sends until the ledger has so many acknowledged messages, then calls `then` on a thread while the load

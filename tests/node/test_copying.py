@@ -197,6 +197,7 @@ async def test_a_slave_deletes_only_what_its_master_has_deleted(tmp_path: Path) 
     [
         ({"mappedFileSizeCommitLog": "1073741824"}, "segment-size", "1073741824"),
         ({"enableDLegerCommitLog": "true"}, "unsupported", "DLedger"),
+        ({"messageDelayLevel": "1s 7s"}, "unsupported", "1s 7s"),
     ],
 )
 async def test_a_master_whose_log_does_not_fit_is_named(

@@ -326,3 +326,8 @@ def check_settings(broker: Broker, theirs: dict[str, str]) -> None:
     if size != str(own):
         text = f"the master has mappedFileSizeCommitLog={size or 'unknown'}, this broker {own}: set it to the master's"
         raise CopyError(CopyProblem.SEGMENT_SIZE, text)
+    levels = broker.store.settings.messageDelayLevel
+    other = theirs.get("messageDelayLevel", levels)
+    if other.split() != levels.split():
+        text = f"the master has messageDelayLevel={other!r}, this broker {levels!r}: set it to the master's"
+        raise CopyError(CopyProblem.UNSUPPORTED, text)
