@@ -129,7 +129,7 @@ expiry: build ## messages that expire by the retention of their topic, beside Ro
 	$(BIN)/python e2e/expiry.py $(if $(ONLY),--only $(ONLY))
 
 .PHONY: migrate-lab
-migrate-lab: build ## RocketMQ 4.8.0 as our slave, under load and kills: MESSAGES=100000 SEED=1 ONLY=follow
+migrate-lab: build ## RocketMQ 4.8.0 as our slave and as our master, under load and kills: MESSAGES=100000 SEED=1 ONLY=adopt
 	$(BIN)/python e2e/migrate_lab.py --messages $(or $(MESSAGES),100000) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
 
 .PHONY: convert-lab

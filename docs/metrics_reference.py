@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tallystick.node.http.metrics import BROKER_METRICS, COMMON_LABELS, GROUP_METRICS, MAX_SERIES, OTHER, SLAVE_METRICS
+from tallystick.node.http.metrics import (
+    BROKER_METRICS,
+    COMMON_LABELS,
+    COPY_METRICS,
+    GROUP_METRICS,
+    MAX_SERIES,
+    OTHER,
+    SLAVE_METRICS,
+)
 from tallystick.node.http.process_metrics import MEMORY_METRICS, NAMESERVER_METRICS
 from tallystick.operator.core.metrics import CORE_METRICS
 from tallystick.operator.jobs.metrics import JOB_METRICS
@@ -49,6 +57,11 @@ PARTS: dict[str, tuple[str, Sections]] = {
         "A broker that is not a member of a group also exposes these metrics, with the same labels as above, unless"
         " `haListenPort` is 0.",
         {"": SLAVE_METRICS},
+    ),
+    "Slave": (
+        "A broker with `brokerRole=SLAVE` also exposes these metrics, with the same labels as above, until it is"
+        " promoted.",
+        {"": COPY_METRICS},
     ),
     "Member of a replicated group": (
         "A broker that is a member of a group also exposes these metrics, with the same labels as above. They show the"

@@ -12,7 +12,7 @@ Parts:
     sync     SYNC_MASTER: without a slave sends are answered with 11; with one, the master is killed under load, and
              every message that was acknowledged with 0 is at the slave.
     adopt    a tallystick slave follows a RocketMQ master under a mixed load, and takes its place; nothing acknowledged
-             is lost or doubled, a Java group goes on where it was, and Java producers are measured. The old master,
+             is lost or doubled, a Java group continues where it was, and Java producers are measured. The old master,
              started again, is a slave of the new one.
     adopt-kill  the same without the master, which is killed with -9; it comes back, and is made a slave.
     cuts     the connection of a slave to a RocketMQ master is cut 20 times at random bytes, and the slave killed twice.

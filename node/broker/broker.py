@@ -221,11 +221,10 @@ class Broker:
             findings=findings,
         )
         try:
-            role: Role
+            alone = Alone(slave_listeners)
+            role: Role = alone
             if is_slave or was_promoted:
-                role = SlaveRole(record_file, slave_listeners, promoted=not is_slave)
-            else:
-                role = Alone(slave_listeners)
+                role = SlaveRole(record_file, alone, promoted=not is_slave)
             broker = cls(settings, store, changes, role)
             await broker._start(listeners, vip_listeners)
         except BaseException:

@@ -39,7 +39,7 @@ def _promote(args: argparse.Namespace) -> int:
         return 1
     if args.back:
         return done(args, answer, f"the master {answer['master']} accepts messages again")
-    lines = [f"promoted: {args.http} is the master, and its log goes on at {answer['end']}"]
+    lines = [f"promoted: {args.http} is the master, and its log continues at {answer['end']}"]
     if answer.get("missingBytes"):
         lines.append(f"{answer['missingBytes']} bytes that the old master had were not copied")
     if answer.get("strayBytes"):

@@ -1,4 +1,4 @@
-"""The log of a slave: takes the bytes of its master's log, and becomes a log of its own.
+"""The log of a slave: takes the bytes of its master's log, and becomes an ordinary log when the slave is promoted.
 
     master's log ── append ──▶ staged ─▶ written ─▶ dispatched, flushed          as every log
                                     own ──▶ the next put continues every queue   the slave was promoted

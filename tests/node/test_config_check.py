@@ -69,17 +69,14 @@ def test_a_file_of_a_dledger_member_starts(tmp_path: Path) -> None:
     assert settings.broker.listenPort == 30911
 
 
-@pytest.mark.parametrize(
-    ("role", "effect"), [("ASYNC_MASTER", "applies"), ("SYNC_MASTER", "applies"), ("SLAVE", "refused")]
-)
-def test_the_role_of_a_slave_is_refused_and_says_what_to_use(tmp_path: Path, role: str, effect: str) -> None:
-    path = conf(tmp_path, BROKER | {"brokerRole": role})
-    (row,) = (row for row in check_file(path) if row.key == "brokerRole")
-    assert row.effect.value == effect
-    if effect == "refused":
-        assert "enableDLegerCommitLog" in row.note
-        with pytest.raises(ConfigurationError, match=f"^{path}: brokerRole: {role} is not supported"):
-            load(file=path)
+def test_a_second_copy_is_refused_and_says_what_to_use(tmp_path: Path) -> None:
+    path = conf(tmp_path, BROKER | {"duplicationEnable": "true", "brokerRole": "SLAVE"})
+    rows = {row.key: row for row in check_file(path)}
+    assert rows["brokerRole"].effect.value == "applies"
+    assert rows["duplicationEnable"].effect.value == "refused"
+    assert "enableDLegerCommitLog" in rows["duplicationEnable"].note
+    with pytest.raises(ConfigurationError, match=f"^{path}: duplicationEnable: True is not supported"):
+        load(file=path)
 
 
 def test_each_setting_has_its_effect(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Looks after the master whose place was taken, until it is fenced and registered under another id.
+"""Watches the master whose place was taken, until it is fenced and registered under another id.
 
-A fenced master of RocketMQ goes on registering with id 0, every 10 to 60 seconds. One that was dead at the promotion
+A fenced master of RocketMQ still registers with id 0, every 10 to 60 seconds. One that was dead at the promotion
 may be started again, and accept messages. Both would divide the clients between two masters. So the promoted broker
 asks the old address again and again, in every process from its promotion on, and makes what answers there a slave.
 

@@ -59,7 +59,7 @@ class Promotion:
     async def run(self, *, master_is_stopped: bool) -> dict[str, Any]:
         """Promotes this slave; returns figures. PromotionError.
 
-        `master_is_stopped`: nobody can be fenced, and what the master did not send is lost.
+        `master_is_stopped`: no master is fenced, and what the master did not send is lost.
         """
         began_s = time.monotonic()
         master = self._follower.master
@@ -80,7 +80,7 @@ class Promotion:
         millis = round((time.monotonic() - began_s) * 1000)
         await self._role.broker.tell_name_servers()
         stray = await self._role.hand_over()
-        _logger.warning("promoted: this broker is the master, its log goes on at %d", self._role.copied_end)
+        _logger.warning("promoted: this broker is the master, its log continues at %d", self._role.copied_end)
         return {"end": self._role.copied_end, "missingBytes": missing, "strayBytes": stray, "millis": millis}
 
     async def take_back(self) -> dict[str, Any]:

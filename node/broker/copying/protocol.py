@@ -72,7 +72,7 @@ LASTING = frozenset(
 
 
 class CopyError(Exception):
-    """The copy does not go on. `problem`: a word for it; the text names the positions."""
+    """The copy cannot continue. `problem`: a word for it; the text names the positions."""
 
     def __init__(self, problem: CopyProblem, text: str) -> None:
         super().__init__(text)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,6 @@ from tallystick.node.broker.copying.promotion import Promotion, PromotionError
 from tallystick.node.broker.copying.record import Record, RecordFile
 from tallystick.node.broker.copying.tables import CopiedTables
 from tallystick.node.broker.group.leader_only import CHANGES
-from tallystick.node.broker.role import Alone
 from tallystick.node.broker.services.rebuilding import all_queues, missing_topics
 from tallystick.node.core import kept_settings
 from tallystick.node.remoting.client import RemotingClient
@@ -32,6 +30,7 @@ from tallystick.store.settings import BrokerRole
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
     from tallystick.node.broker.group.group_role import BrokerGroup
+    from tallystick.node.broker.role import Alone
     from tallystick.node.broker.services.table_files import TableFiles
     from tallystick.node.broker.slaves.server import SlaveServer
     from tallystick.node.remoting.command import Command
@@ -55,15 +54,15 @@ class SlaveRole:
     broker: Broker
     follower: Follower
 
-    def __init__(self, record_file: RecordFile, slave_listeners: Sequence[socket.socket], *, promoted: bool) -> None:
-        """`promoted`: it is a master since an earlier process."""
-        self._alone = Alone(slave_listeners)
+    def __init__(self, record_file: RecordFile, alone: Alone, *, promoted: bool) -> None:
+        """`alone`: the role after the promotion. `promoted`: it is a master since an earlier process."""
+        self._alone = alone
         self.record_file = record_file
         self.is_master = promoted
         """Whether it was promoted."""
         self._promoting = asyncio.Lock()
         self._old_master: OldMaster | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def copied_end(self) -> int:
@@ -109,7 +108,7 @@ class SlaveRole:
             self.follower.start()
             return
         await self._alone.start()
-        self._look_after(self.record_file.load(), late_offsets_s=0.0)
+        self._watch(self.record_file.load(), late_offsets_s=0.0)
 
     # -- promotion -----------------------------------------------------------------------------------------------------
 
@@ -150,7 +149,7 @@ class SlaveRole:
             self._add_missing_topics()
         broker.start_serving()
         await self._alone.start()
-        self._look_after(record, late_offsets_s=LATE_OFFSETS_S)
+        self._watch(record, late_offsets_s=LATE_OFFSETS_S)
 
     def _add_missing_topics(self) -> None:
         """The master died: topics that it made since the tables were copied last have messages and no row."""
@@ -161,14 +160,14 @@ class SlaveRole:
             names = ", ".join(each.topic_name for each in found[:_MOST_NAMED])
             _logger.warning("%d topics that were not copied get default settings: %s", len(found), names)
 
-    def _look_after(self, record: Record, *, late_offsets_s: float) -> None:
+    def _watch(self, record: Record, *, late_offsets_s: float) -> None:
         offsets = self.broker.offsets
         copied = offsets.to_json()["offsetTable"] if late_offsets_s else None
         name = self.broker.settings.brokerName
         self._old_master = OldMaster(Master(self._client, record.master), name, self.record_file, record, copied)
         if record.master:
             run = self._old_master.run(offsets, late_offsets_s=late_offsets_s)
-            self._looking = asyncio.get_running_loop().create_task(run, name="look after the old master")
+            self._watching = asyncio.get_running_loop().create_task(run, name="watch the old master")
 
     async def hand_over(self) -> int:
         """Makes the old master a slave, if it answers, and registers this broker again. The bytes that the old master
@@ -199,7 +198,7 @@ class SlaveRole:
         """See `Role`."""
 
     async def leave(self) -> None:
-        """See `Role`. A promotion under way is brought to its end."""
+        """See `Role`. A promotion in progress is completed first."""
         async with self._promoting:
             pass
 
@@ -208,8 +207,8 @@ class SlaveRole:
 
     async def stop(self) -> None:
         """See `Role`."""
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         if self.is_master:
             await self._alone.stop()
         else:
