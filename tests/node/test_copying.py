@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -290,12 +291,16 @@ async def test_without_a_master_the_name_servers_are_asked_again(tmp_path: Path)
 # -- what a slave serves -----------------------------------------------------------------------------------------------
 
 
+def _offset_is(broker: Broker, offset: int) -> bool:
+    return broker.offsets.query("g", "T", 0) == offset
+
+
 async def test_tables_are_the_masters_and_are_on_the_disk(tmp_path: Path) -> None:
     async with world(tmp_path) as w:
         for n in (1, 2):
             w.master.tables = tables(n)
             async with w.slave() as broker:
-                await until(lambda n=n: broker.offsets.query("g", "T", 0) == 5 + n)
+                await until(partial(_offset_is, broker, 5 + n))
                 assert ("U" in broker.topics) is (n == 1) and broker.topics.get("T").write_queue_nums == 4
                 assert broker.groups.get("g").retry_max_times == 2 + n
                 assert broker.schedule.offsets.offsets == {3: 4 + n}

@@ -63,7 +63,7 @@ class Terminal:
 @asynccontextmanager
 async def served(w: World, broker: Broker) -> AsyncIterator[str]:
     """The HTTP port of a slave."""
-    settings = SimpleNamespace(store=broker.store.settings, broker=broker.settings)
+    settings: Any = SimpleNamespace(store=broker.store.settings, broker=broker.settings)
     clock = ProcessClock()
 
     def node() -> dict[str, Any]:

@@ -28,7 +28,7 @@ from tallystick.store.formats.message import Host
 
 Part = tuple[int, int, bytes]
 """Position and size as the header says, and the bytes."""
-TABLES = {
+TABLES: dict[int, dict[str, Any]] = {
     RequestCode.GET_ALL_TOPIC_CONFIG: {"topicConfigTable": {}, "dataVersion": {"counter": 1, "timestamp": 1}},
     RequestCode.GET_ALL_CONSUMER_OFFSET: {"offsetTable": {}},
     RequestCode.GET_ALL_DELAY_OFFSET: {"offsetTable": {}},
