@@ -110,7 +110,7 @@ class RocketmqMaster:
 
     async def start(self, nameserver: str) -> Self:
         """Serves and registers; again after `stop`, at the same ports."""
-        routes = dict.fromkeys(TABLES, self._table) | {
+        routes: dict[int, Any] = dict.fromkeys(TABLES, self._table) | {
             RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime,
             RequestCode.GET_BROKER_CONFIG: self._config,
             RequestCode.UPDATE_BROKER_CONFIG: self._change,
