@@ -22,6 +22,7 @@ from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
 from tallystick.store._kernel import Door
+from tallystick.store.engine.log_copy import LogCopy
 from tallystick.store.formats.message import Message
 from tallystick.store.settings import BrokerRole, FlushDiskType, SettingsError
 
@@ -289,6 +290,15 @@ async def test_without_a_master_the_name_servers_are_asked_again(tmp_path: Path)
 
 
 # -- what a slave serves -----------------------------------------------------------------------------------------------
+
+
+async def test_reports_never_pass_what_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LogCopy, "safe_end", property(lambda _: 7))
+    async with world(tmp_path) as w, w.slave(haSendHeartbeatInterval=20) as broker:
+        await copied(broker, w.master)
+        before = len(w.master.reports)
+        await until(lambda: len(w.master.reports) > before + 5)
+        assert max(w.master.reports) == 7
 
 
 def _offset_is(broker: Broker, offset: int) -> bool:

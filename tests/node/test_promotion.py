@@ -18,6 +18,8 @@ from slave import Slave, log_bytes
 from tallystick.node.broker.broker import Broker
 from tallystick.node.broker.copying import old_master as old_master_module
 from tallystick.node.broker.copying import promotion as promotion_module
+from tallystick.node.broker.copying.follower import Follower
+from tallystick.node.broker.copying.master import Master
 from tallystick.node.broker.copying.promotion import PromotionError
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.metrics import BrokerMetrics
@@ -143,6 +145,23 @@ async def test_what_the_master_accepted_just_before_the_fence_is_copied(tmp_path
         result = await promoting
         assert result["end"] == w.master.end and result["strayBytes"] == 0
         assert log_bytes(tmp_path / "slave" / "commitlog", 0, w.master.end) == w.master.log
+
+
+async def test_what_the_master_stores_while_the_ends_are_equal_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ready(tmp_path) as (w, broker):
+        late = [w.maker.add(5)]
+        copy_tables = Follower.copy_tables
+
+        async def and_one_more(follower: Follower, master: Master) -> None:
+            await copy_tables(follower, master)
+            if late:
+                w.master.straggle(late.pop())
+
+        monkeypatch.setattr(Follower, "copy_tables", and_one_more)
+        result = await broker.copying.promote()
+        assert result["end"] == w.master.end and result["strayBytes"] == 0
 
 
 async def test_a_master_that_cannot_be_caught_up_with_is_given_back(
