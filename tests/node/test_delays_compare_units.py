@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from derived_lab import files, patch, saved, started
-from engine_lab import HOST, message, records_of
+from engine_lab import HOST, message, records_of, until
 
 from tallystick.node.broker.services.delay import DelayLevels, to_schedule
 from tallystick.node.broker.services.half import to_half, to_op
@@ -73,8 +73,8 @@ async def test_each_delayed_message_is_delivered_once(
     await deliver_all(queue)
     assert sorted(delivered(store)) == [b"%d" % number for number in range(COUNT)]
     assert queue.passed_over == 0
-    kinds = {each.kind for each in store.findings.listed()}
-    assert kinds == {FindingKind.DAMAGE, FindingKind.REBUILT}
+    wanted = {FindingKind.DAMAGE, FindingKind.REBUILT}
+    await until(lambda: {each.kind for each in store.findings.listed()} == wanted, "the repair is reported")
 
 
 async def test_a_unit_that_is_being_repaired_is_waited_for(

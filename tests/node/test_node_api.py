@@ -84,6 +84,7 @@ class FakeNode:
                 settings=self.settings.broker,
                 group=self.group,
                 slaves=self.slaves,
+                copying=None,
                 store=self.store,
                 unready=self.unready,
                 failure=self.failure,

@@ -14,12 +14,14 @@ from tallystick.node.broker.processors.pull import PullProcessor
 from tallystick.node.broker.processors.pull_head import pull_head
 from tallystick.node.broker.processors.pull_request import MAX_MESSAGES
 from tallystick.node.broker.processors.query import QueryProcessor
+from tallystick.node.broker.services.expiry import ExpiryService
 from tallystick.node.broker.services.holds import PROGRESS_MS, HoldTable
 from tallystick.node.broker.services.offset_moved import MAX_IN_FLIGHT
 from tallystick.node.broker.services.stats import BrokerStats
 from tallystick.node.broker.tables.clients import BROADCASTING, Client, ConsumerTable
 from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup, SubscriptionGroupTable
 from tallystick.node.broker.tables.filters import ConsumerFilterTable
+from tallystick.node.broker.tables.first_offsets import FirstOffsets
 from tallystick.node.broker.tables.offsets import ConsumerOffsets
 from tallystick.node.broker.tables.subscriptions import SubscriptionData
 from tallystick.node.broker.tables.topics import TopicConfig, TopicTable
@@ -160,6 +162,7 @@ class World:
         self.groups = SubscriptionGroupTable(MemoryFile(), self.settings, self.now_ms)
         self.offsets = ConsumerOffsets(MemoryFile())
         self.filters = ConsumerFilterTable(MemoryFile(), self.settings, self.now_ms)
+        self.expiry = ExpiryService(self, FirstOffsets(MemoryFile()))  # type: ignore[arg-type]
         self.consumers = ConsumerTable()
         self.consumers.on_subscribed.append(self.filters.register)
         self.consumers.on_gone.append(self.filters.unregister)
