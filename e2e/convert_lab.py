@@ -7,8 +7,9 @@
 Parts:
 
     plain      RocketMQ writes a store: messages with keys, delayed ones, a transaction whose end is unknown, a consumer
-               group in the middle. It is converted while the command is killed again and again. A group of one starts on it and grows to three. Consumers continue at their offset, the delayed messages
-               arrive, the transaction is checked and committed, keys are found; so it is after the leader is killed.
+               group in the middle. It is converted while the command is killed again and again. A group of
+               one starts on it and grows to three. Consumers continue at their offset, the delayed messages arrive,
+               the transaction is checked and committed, keys are found; so it is after the leader is killed.
                Then the store of a member is converted back, and RocketMQ runs on it.
     dledger    a group of RocketMQ in DLedger mode writes stores, and is stopped. A tallystick group starts on copies of
                its folders, in place; and on a converted copy of one of them. Consumers continue in both.
