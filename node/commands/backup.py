@@ -7,7 +7,6 @@ was not possible or did not finish. After 2 the command can be run again, a rest
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
 import logging
 import os
@@ -21,10 +20,9 @@ from tallystick.node.backup.errors import BackupError
 from tallystick.node.backup.manifest import LATEST, Manifest, SourceName, load, parse_address, resolve
 from tallystick.node.backup.places import Place, open_place
 from tallystick.node.backup.seals import load_seal, new_key
+from tallystick.node.commands.http_port import NoAnswerError, ask
 from tallystick.node.commands.terminal import InputError, StageLines, bad, good, number, table
-from tallystick.node.core.admin_token import read_token
 
-_TIMEOUT_S = 30.0
 _RATE = re.compile(r"(\d+)([kKmMgG]?)i?[bB]?")
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30}
 
@@ -185,22 +183,13 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _asked(args: argparse.Namespace, path: str) -> dict[str, Any]:
-    host, _, port = args.http.removeprefix("http://").rstrip("/").rpartition(":")
-    if not host or not port.isdecimal():
-        raise InputError(f"--http {args.http}: must be host:port")
-    headers = {} if args.token_file is None else {"Authorization": f"Bearer {read_token(args.token_file)}"}
-    connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_TIMEOUT_S)
     try:
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        found = json.loads(answer.read())
-        if answer.status != 200 or not isinstance(found, dict):
-            raise BackupError(f"{args.http}{path}: {answer.status} {str(found)[:200]}")
-        return found
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise BackupError(f"{args.http}: no broker's HTTP port answers there: {error}") from error
-    finally:
-        connection.close()
+        status, found = ask(args, "GET", path)
+    except NoAnswerError as error:
+        raise BackupError(str(error)) from error
+    if status != 200 or not isinstance(found, dict):
+        raise BackupError(f"{args.http}{path}: {status} {str(found)[:200]}")
+    return found
 
 
 def _name_of(args: argparse.Namespace, node: dict[str, Any]) -> SourceName:
