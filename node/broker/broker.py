@@ -61,7 +61,6 @@ from tallystick.store._kernel import Door
 from tallystick.store.clock import steady_ms, wall_ms
 from tallystick.store.engine.lock import StoreLock
 from tallystick.store.engine.message_store import MessageStore
-from tallystick.store.engine.opening import check_is_complete
 from tallystick.store.engine.pace import Pace
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.formats.message import Host
@@ -255,7 +254,6 @@ class Broker:
             # pod that replaces another one by force nothing else prevents that: the ports and the address are separate.
             door.mkdir(str(store_settings.root))
             lock = StoreLock.acquire(store_settings.root, door)
-            check_is_complete(store_settings.root)
             config = store_settings.root / "config"
             committed = await asyncio.to_thread(snapshot.load, config)
             if committed is None:

@@ -26,6 +26,7 @@ from tallystick.store.convert.log_copy import FIRST_INDEX, INDEX_SEGMENT_BYTES, 
 from tallystick.store.convert.source import ConvertError, Part, Queue, Source
 from tallystick.store.engine.lock import FILE_NAME as LOCK_NAME
 from tallystick.store.engine.lock import StoreLock, check_unlocked
+from tallystick.store.engine.restoring import why_incomplete
 from tallystick.store.findings import FindingKind, Progress, Report
 from tallystick.store.formats.conversion import FILE_NAME, PLACES_NAME, UNFINISHED, State
 from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES
@@ -103,7 +104,7 @@ class Conversion:
                 self._check_tables()
                 self._door.mkdir(self._target)
                 self._check_target()
-                lock = StoreLock.acquire(self._target, self._door)
+                lock = StoreLock.acquire(self._target, self._door, unfinished=True)
                 try:
                     return self._run(source, progress or (lambda stage, done, total: None))
                 finally:
@@ -117,6 +118,8 @@ class Conversion:
         source, target = self._source_root.resolve(), self._target.resolve()
         if source == target or source in target.parents or target in source.parents:
             raise ConvertError(f"{self._target} is not apart from {self._source_root}: name an empty folder elsewhere")
+        if reason := why_incomplete(self._source_root):
+            raise ConvertError(reason)
         if (self._source_root / NOTE_NAME).exists():
             raise ConvertError(f"a repair of {self._source_root} did not finish: run tally store repair first")
 
@@ -225,7 +228,10 @@ class Conversion:
             self._options.finish_member(unfinished, state.next_index - 1, idle | raised)
         contents = self._compare(source, state, segments, progress)
         report = verify(
-            self._target, log_folder=segments, progress=lambda stage, done, all_: progress(f"check {stage}", done, all_)
+            self._target,
+            log_folder=segments,
+            progress=lambda stage, done, all_: progress(f"check {stage}", done, all_),
+            unfinished=True,
         )
         if not report.sound:
             raise ConvertError(f"the new store is not sound: {report.damage[0]}")

@@ -16,7 +16,6 @@ from itertools import pairwise
 from pathlib import Path
 
 from tallystick.store.engine.written_end import written_end
-from tallystick.store.formats.conversion import FILE_NAME as JOURNAL_NAME
 from tallystick.store.formats.conversion import UNFINISHED
 from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES, GROUP_LOG_TOPIC
 from tallystick.store.formats.log_walk import resync
@@ -96,8 +95,6 @@ class Source:
         layout was written, if that is known. Raises ConvertError or OSError."""
         if not root.is_dir():
             raise ConvertError(f"{root} is no folder")
-        if (root / JOURNAL_NAME).exists():
-            raise ConvertError(f"{root} is an unfinished conversion: run the conversion that wrote it again")
         notes: list[str] = []
         parts = _parts_of(root, log_folder or root / "commitlog", notes)
         last, reached = parts[-1], ledger_end

@@ -61,10 +61,11 @@ class StoreLock:
         _held.add(self._file)
 
     @classmethod
-    def acquire(cls, root: Path, door: Door, *, restoring: bool = False) -> StoreLock:
+    def acquire(cls, root: Path, door: Door, *, unfinished: bool = False) -> StoreLock:
         """Locks the store in the folder `root`, without waiting. Raises StoreLockedError if it is locked;
-        IncompleteStoreError if a restore of it did not finish, unless the caller is the restore; OSError."""
-        if not restoring:
+        IncompleteStoreError if a restore or a conversion of it did not finish, unless the caller does that
+        (`unfinished`); OSError."""
+        if not unfinished:
             check_complete(root)
         path = root / FILE_NAME
         if path.exists() and _identity(path.stat()) in _held:

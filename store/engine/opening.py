@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.store.engine import abort
 from tallystick.store.engine.lock import StoreLock
 from tallystick.store.engine.recovery import Recovered, RecoveryError, open_dispatch, recover
+from tallystick.store.engine.restoring import why_incomplete
 from tallystick.store.engine.threads import Threads
-from tallystick.store.formats.conversion import FILE_NAME as CONVERSION_NAME
 from tallystick.store.settings import SettingsError, StoreSettings, refuse_unsupported
 
 if TYPE_CHECKING:
@@ -44,12 +43,6 @@ def check_settings(settings: StoreSettings, *, is_replicated: bool) -> None:
         raise SettingsError("enableDLegerCommitLog", "must be true with a replicated log, and only then")
 
 
-def check_is_complete(root: Path) -> None:
-    """Raises RecoveryError if a conversion into this folder did not finish: it has no log, and would get a new one."""
-    if (root / CONVERSION_NAME).exists():
-        raise RecoveryError(root / CONVERSION_NAME, "an unfinished conversion: run tally store convert again")
-
-
 async def open_files(
     settings: StoreSettings,
     door: Door,
@@ -61,15 +54,12 @@ async def open_files(
 ) -> Opened:
     """See `MessageStore.open` for arguments and errors. The lock is released if this function fails."""
     root, log_folder = settings.root, settings.log_folder
+    if reason := why_incomplete(root):
+        raise RecoveryError(root, reason)
     for folder in (root, log_folder):
         door.mkdir(str(folder))
         door.keep_fs(str(folder))
     lock = lock or StoreLock.acquire(root, door)
-    try:
-        check_is_complete(root)
-    except BaseException:
-        lock.release()
-        raise
     threads = Threads()
     try:
         dispatch = open_dispatch(door, root, log_folder, settings, source.entry_header_bytes)

@@ -21,8 +21,8 @@ from typing import Any
 
 from tallystick.store._kernel import Door
 from tallystick.store.engine.lock import StoreLock
-from tallystick.store.engine.opening import check_is_complete
 from tallystick.store.engine.recovery import Recovered, log_layout, open_dispatch, recover
+from tallystick.store.engine.restoring import check_complete
 from tallystick.store.formats.file_sizes import FileSizes
 from tallystick.store.formats.ledger_format import UNIT_BYTES, IndexUnit
 from tallystick.store.formats.mapped import ReadMap
@@ -36,10 +36,10 @@ def dump(root: Path, overrides: Mapping[str, str] | None = None, *, in_place: bo
     """The listing of the store in `root`: {"format", "settings", "opened"}.
 
     `overrides`: settings by RocketMQ's names, as text; they take precedence over values from the files. `in_place`:
-    opens the store itself, which recovers it. Raises SettingsError, StoreLockedError, RecoveryError, DamageError or
-    OSError if the store cannot be opened.
+    opens the store itself, which recovers it. Raises SettingsError, StoreLockedError, IncompleteStoreError,
+    RecoveryError, DamageError or OSError if the store cannot be opened.
     """
-    check_is_complete(root)
+    check_complete(root)
     with ExitStack() as stack:
         door = Door()
         if in_place:

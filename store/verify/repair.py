@@ -29,12 +29,12 @@ from tallystick.store.engine.inherited import sync_files
 from tallystick.store.engine.lock import StoreLock, check_unlocked
 from tallystick.store.engine.queue_recovery import Suspect
 from tallystick.store.engine.recovery import KeptLog, Suspects, log_layout, open_dispatch, recover
+from tallystick.store.engine.restoring import why_incomplete
 from tallystick.store.engine.thorough_save import save_derived
 from tallystick.store.engine.timers import FOLDER as TIMERS
 from tallystick.store.engine.zeroing import zero_behind
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.findings import Finding, FindingKind, Progress
-from tallystick.store.formats.conversion import FILE_NAME as CONVERSION_NAME
 from tallystick.store.formats.progress import FILE_NAME as PROGRESS_NAME
 from tallystick.store.formats.queue_table import FILE_NAME as QUEUES_NAME
 from tallystick.store.formats.segment_files import SegmentFiles, segment_start
@@ -59,12 +59,15 @@ from tallystick.store.verify.tables import SCRUB_NAME, table_faults
 class StoreRepair:
     """One repair of the store in `root`. All methods block. `opened` creates it."""
 
-    def __init__(self, root: Path, overrides: Mapping[str, str], door: Door | None = None) -> None:
+    def __init__(
+        self, root: Path, overrides: Mapping[str, str], door: Door | None = None, *, restoring: bool = False
+    ) -> None:
         self.root = root
         self.findings = FindingLog(root)
         """The actions of the repair."""
         self._overrides = overrides
         self._door = door or Door()
+        self._restoring = restoring
 
     @classmethod
     @contextmanager
@@ -80,16 +83,16 @@ class StoreRepair:
         """Holds the lock of the store meanwhile; with `dry_run` it only checks that the store is not locked.
 
         `overrides`: settings that the files do not contain, as text. `restoring`: the caller restores the store. Raises
-        VerifyError if there is no store, StoreLockedError if a broker has it open; IncompleteStoreError if a restore of
-        it did not finish; SettingsError, OSError.
+        VerifyError if there is no store, or a restore or conversion of it did not finish; StoreLockedError if a broker
+        has it open; SettingsError, OSError.
         """
-        repair = cls(root, overrides or {}, door)
+        repair = cls(root, overrides or {}, door, restoring=restoring)
         repair._check_is_store()
         if dry_run:
             check_unlocked(root)
             yield repair
             return
-        lock = StoreLock.acquire(root, repair._door, restoring=restoring)
+        lock = StoreLock.acquire(root, repair._door, unfinished=restoring)
         try:
             yield repair
         finally:
@@ -103,8 +106,8 @@ class StoreRepair:
     def _check_is_store(self) -> None:
         if not self.root.is_dir():
             raise VerifyError(f"{self.root} is no folder")
-        if (self.root / CONVERSION_NAME).exists():
-            raise VerifyError(f"{self.root} is an unfinished conversion: run tally store convert again")
+        if not self._restoring and (reason := why_incomplete(self.root)):
+            raise VerifyError(reason)
         folder, _ = log_layout(self.root, self.settings())
         if not folder.is_dir():
             raise VerifyError(f"{self.root} is no store: neither commitlog nor dledger-*/data is in it")
@@ -118,7 +121,7 @@ class StoreRepair:
         """Checks the whole store. Raises VerifyError, OSError."""
         ends: dict[tuple[str, int], int] = {}
         folder = Path(self._overrides["storePathCommitLog"]) if "storePathCommitLog" in self._overrides else None
-        report = verify(self.root, log_folder=folder, progress=progress, queue_ends=ends)
+        report = verify(self.root, log_folder=folder, progress=progress, queue_ends=ends, unfinished=self._restoring)
         faults = table_faults(self.root)
         tables = {each.path: each.backup for each in faults if each.path.suffix == ".json"}
         note = self._note()

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.store import tables
+from tallystick.store.engine.restoring import why_incomplete
 from tallystick.store.engine.written_end import written_end
 from tallystick.store.findings import FindingKind, Progress, Report
 from tallystick.store.formats.checkpoint import CHECKPOINT_BYTES, StoreCheckpoint
-from tallystick.store.formats.conversion import FILE_NAME as CONVERSION_NAME
 from tallystick.store.formats.derive import has_queue_unit
 from tallystick.store.formats.file_sizes import FileSizes
 from tallystick.store.formats.ledger_format import (
@@ -69,13 +69,16 @@ def verify(
     index_geometry: IndexGeometry | None = None,
     progress: Progress | None = None,
     queue_ends: dict[tuple[str, int], int] | None = None,
+    unfinished: bool = False,
 ) -> Report:
     """Checks the store in `root`. Raises VerifyError if there is no store; OSError if it cannot be read.
 
     `log_folder`: where the log is if not in the store (storePathCommitLog). `index_geometry`: maxHashSlotNum and
     maxIndexNum, if known; otherwise they are determined from the files or the progress mark. `queue_ends` gets the
-    offset behind the last trustworthy unit of each queue.
+    offset behind the last trustworthy unit of each queue. `unfinished`: the caller restores or converts the store.
     """
+    if not unfinished and (reason := why_incomplete(root)):
+        raise VerifyError(reason)
     sizes = FileSizes.of(root)
     report = Report(str(root), clean=not (root / "abort").exists())
     layout = _layout(root, log_folder)
@@ -112,8 +115,6 @@ def verify(
 def _layout(root: Path, log_folder: Path | None) -> _Layout:
     if not root.is_dir():
         raise VerifyError(f"{root} is no folder")
-    if log_folder is None and (root / CONVERSION_NAME).exists():
-        raise VerifyError(f"{root} is an unfinished conversion: run tally store convert again")
     ledgers = sorted(path for path in root.glob("dledger-*/data") if path.is_dir())
     if log_folder is None and len(ledgers) > 1:
         raise VerifyError(f"{root} has more than one dledger folder: {', '.join(path.parent.name for path in ledgers)}")

@@ -27,10 +27,14 @@ from tallystick.node.backup.seals import KeySeal, Seal, load_seal, new_key
 from tallystick.node.backup.source import SourceStore
 from tallystick.store import tables
 from tallystick.store._kernel import Door
+from tallystick.store.convert.conversion import Conversion, Options
+from tallystick.store.convert.source import ConvertError
 from tallystick.store.engine.lock import StoreLock
+from tallystick.store.engine.recovery import RecoveryError
 from tallystick.store.engine.restoring import FILE_NAME, IncompleteStoreError
 from tallystick.store.verify.dump import dump
-from tallystick.store.verify.report import verify
+from tallystick.store.verify.repair import StoreRepair
+from tallystick.store.verify.report import VerifyError, verify
 
 
 def same_log(outcome: Outcome, source: bytes, root: Path) -> None:
@@ -161,6 +165,25 @@ async def test_a_restore_that_is_killed_anywhere_is_no_store(tmp_path: Path) -> 
             with pytest.raises((BackupError, IncompleteStoreError)):
                 back_up(to, tmp_path / "elsewhere")
         shutil.rmtree(to)
+
+
+async def test_nothing_takes_an_unfinished_restore_for_a_store(tmp_path: Path) -> None:
+    await fill(tmp_path / "store", 25)
+    door = Door()
+    door.fail("remove", FILE_NAME, errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        restore(back_up(tmp_path / "store", tmp_path / "place"), tmp_path / "place", tmp_path / "to", door=door)
+    with pytest.raises(VerifyError, match="did not finish"):
+        verify(tmp_path / "to")
+    with pytest.raises(VerifyError, match="did not finish"), StoreRepair.opened(tmp_path / "to", dry_run=True):
+        pass
+    with pytest.raises(IncompleteStoreError, match="did not finish"):
+        dump(tmp_path / "to")
+    with pytest.raises(RecoveryError, match="did not finish"):
+        async with opened(small(tmp_path / "to")):
+            pass
+    with pytest.raises(ConvertError, match="did not finish"):
+        Conversion(tmp_path / "to", tmp_path / "new", Options(layout="dledger"), Door()).run()
 
 
 async def test_a_full_disk_ends_a_restore_with_the_mark(tmp_path: Path) -> None:
