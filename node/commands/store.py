@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from tallystick.node.commands import store_convert, store_repair
-from tallystick.node.commands.terminal import StageLines, assignments, bad, good, properties
+from tallystick.node.commands.terminal import StageLines, add_overrides, bad, good, overrides
 from tallystick.store.findings import MAX_LISTED, Report
 
 
@@ -36,15 +36,7 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     dump.add_argument(
         "--json", type=Path, required=True, metavar="FILE", help="where to write the listing (-: standard output)"
     )
-    dump.add_argument(
-        "--settings",
-        type=Path,
-        metavar="FILE",
-        help="file with settings that the store files do not contain, key=value",
-    )
-    dump.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="a setting; can be repeated"
-    )
+    add_overrides(dump)
     dump.add_argument(
         "--in-place", action="store_true", help="open the store itself, which recovers it, instead of a copy"
     )
@@ -90,11 +82,10 @@ def run_dump(args: argparse.Namespace) -> int:
     from tallystick.store.verify.dump import dump
 
     try:
-        overrides = properties(args.settings) if args.settings else {}
-        overrides |= assignments(args.assignments)
+        chosen = overrides(args)
         if not args.dir.is_dir():
             raise NotADirectoryError(f"{args.dir} is not a folder")
-        listing = dump(args.dir, overrides, in_place=args.in_place)
+        listing = dump(args.dir, chosen, in_place=args.in_place)
     except (SettingsError, StoreLockedError, RecoveryError, DamageError, OSError) as error:
         print(f"tally: {error}", file=sys.stderr)
         return 2

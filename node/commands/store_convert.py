@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from tallystick.node.commands.terminal import (
     StageLines,
-    assignments,
+    add_overrides,
     bad,
     error_text,
     good,
     number,
-    properties,
+    overrides,
     table,
     wrapped,
 )
@@ -77,15 +77,7 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "--skip-damage", action="store_true", help="leave out damaged records, and keep the offsets of their queues"
     )
     convert.add_argument("--log", type=Path, metavar="DIR", help="folder of the old store's commitlog, if elsewhere")
-    convert.add_argument(
-        "--settings",
-        type=Path,
-        metavar="FILE",
-        help="file with settings that the store files do not contain (messageDelayLevel), key=value",
-    )
-    convert.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="a setting; can be repeated"
-    )
+    add_overrides(convert, " (messageDelayLevel)")
     convert.add_argument("--json", action="store_true", help="print the result as JSON")
     convert.set_defaults(call=run_convert)
 
@@ -129,8 +121,6 @@ def _options(args: argparse.Namespace, door: Door) -> Options:
     from tallystick.node.broker.group.conversion import member_finisher, tables_of_member, written_end_of
     from tallystick.store.convert.conversion import Options
 
-    overrides = properties(args.settings) if args.settings else {}
-    overrides |= assignments(args.assignments)
     ledgers = [path.parent for path in sorted(args.source.glob("dledger-*/data"))]
     ledger = ledgers[0] if len(ledgers) == 1 else None  # more than one is refused
     return Options(
@@ -139,7 +129,7 @@ def _options(args: argparse.Namespace, door: Door) -> Options:
         segment_bytes=args.segment_bytes,
         skip_damage=args.skip_damage,
         log_folder=args.log,
-        overrides=overrides,
+        overrides=overrides(args),
         ledger_end=-1 if ledger is None else written_end_of(ledger),
         tables={} if ledger is None else tables_of_member(args.source / "config", ledger),
         finish_member=member_finisher(door, args.target / "config"),

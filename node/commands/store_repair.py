@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from tallystick.node.commands.terminal import (
     StageLines,
-    assignments,
+    add_overrides,
     bad,
     error_text,
     good,
-    properties,
+    overrides,
     uncoloured,
     wrapped,
 )
@@ -77,15 +77,7 @@ def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     repair.add_argument("--dry-run", action="store_true", help="show what a repair would do; write nothing")
     repair.add_argument("--cut", type=int, metavar="POS", help="also remove the log from this byte on")
     repair.add_argument("--log", type=Path, metavar="DIR", help="folder of the log, if it is elsewhere")
-    repair.add_argument(
-        "--settings",
-        type=Path,
-        metavar="FILE",
-        help="file with settings that the store files do not contain, key=value",
-    )
-    repair.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="a setting; can be repeated"
-    )
+    add_overrides(repair)
     repair.add_argument("--json", action="store_true", help="print the result as JSON")
     repair.set_defaults(call=run_repair)
 
@@ -95,14 +87,13 @@ def run_repair(args: argparse.Namespace) -> int:
     from tallystick.store.verify.repair import StoreRepair, summary_json
 
     logging.getLogger("tallystick").addHandler(logging.NullHandler())  # what is done is printed below
-    overrides = properties(args.settings) if args.settings else {}
-    overrides |= assignments(args.assignments)
+    chosen = overrides(args)
     if args.log is not None:
-        overrides["storePathCommitLog"] = str(args.log)
+        chosen["storePathCommitLog"] = str(args.log)
     after: RepairPlan | None = None
     done: list[Finding] = []
     stages = StageLines()
-    with StoreRepair.opened(args.dir, overrides, dry_run=args.dry_run) as repair:
+    with StoreRepair.opened(args.dir, chosen, dry_run=args.dry_run) as repair:
         try:
             before = repair.look(stages.progress)
             stages.clear()

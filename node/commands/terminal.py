@@ -204,6 +204,24 @@ async def lines(stream: BinaryIO | None) -> AsyncIterator[list[bytes]]:
         yield [rest]
 
 
+def add_overrides(parser: argparse.ArgumentParser, such_as: str = "") -> None:
+    """Adds --settings and --set: settings that a command cannot read from the files of a store. `such_as`: examples."""
+    parser.add_argument(
+        "--settings",
+        type=Path,
+        metavar="FILE",
+        help=f"file with settings that the store files do not contain{such_as}, key=value",
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="assignments", help="a setting; can be repeated"
+    )
+
+
+def overrides(args: argparse.Namespace) -> dict[str, str]:
+    """The settings of --settings and --set, which has priority. SettingsError: one cannot be parsed; OSError."""
+    return (properties(args.settings) if args.settings else {}) | assignments(args.assignments)
+
+
 def properties(path: Path) -> dict[str, str]:
     """Reads a settings file of RocketMQ's form. SettingsError: it cannot be parsed; OSError."""
     try:
