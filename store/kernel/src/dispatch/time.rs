@@ -69,18 +69,7 @@ impl Core {
             segments.retain(|&(_, stop, _)| stop > extent.min_logic);
             (q, segments, extent.min_logic)
         };
-        let min_pos = segment_starts(&self.log_folder)?
-            .first()
-            .map_or(0, |&start| start as i64);
-        let mut search = Search {
-            core: self,
-            topic,
-            id: queue,
-            q,
-            min_pos,
-            stop_at_wrong,
-            wrong: None,
-        };
+        let mut search = self.search(topic, queue, q, stop_at_wrong)?;
         let found = search.in_segments(&segments, min_logic, timestamp, by_mtime)?;
         Ok((found.unwrap_or(0), search.wrong))
     }
@@ -99,19 +88,21 @@ impl Core {
         }) else {
             return Ok((0, -1, -1));
         };
-        let min_pos = segment_starts(&self.log_folder)?
-            .first()
-            .map_or(0, |&start| start as i64);
-        let mut search = Search {
+        self.search(topic, queue, q, false)?
+            .expired_end(extent.min_logic, extent.max_offset as u64 * UNIT, before)
+    }
+
+    fn search<'a>(&'a self, topic: &'a [u8], id: i32, q: u32, stop_at_wrong: bool) -> Outcome<Search<'a>> {
+        let starts = segment_starts(&self.log_folder)?;
+        Ok(Search {
             core: self,
             topic,
-            id: queue,
+            id,
             q,
-            min_pos,
-            stop_at_wrong: false,
+            min_pos: starts.first().map_or(0, |&start| start as i64),
+            stop_at_wrong,
             wrong: None,
-        };
-        search.expired_end(extent.min_logic, extent.max_offset as u64 * UNIT, before)
+        })
     }
 }
 
