@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -35,7 +34,7 @@ from lab.group import Group, Member
 from lab.ledger import Problems
 from lab.peer import Peer, PeerMissingError
 from lab.places import HOST, TALLY, work_folder
-from lab.processes import ProcessError, end_on_signals
+from lab.processes import ProcessError, clean_environment, end_on_signals
 
 _LOG_BYTES = 1 << 20
 _SIZES = (
@@ -84,7 +83,9 @@ class Lab:
 
     def convert(self, source: Path, target: Path, *arguments: str) -> dict[str, Any]:
         """`tally store convert`, to its end. ProcessError: it failed."""
-        done = subprocess.run(_command(source, target, *arguments), capture_output=True, text=True, env=_environment())
+        done = subprocess.run(
+            _command(source, target, *arguments), capture_output=True, text=True, env=clean_environment()
+        )
         if done.returncode != 0:
             raise ProcessError(f"store convert ended with {done.returncode}: {done.stderr[-800:]}")
         found: dict[str, Any] = json.loads(done.stdout)
@@ -98,7 +99,7 @@ class Lab:
                 _command(source, target, *arguments),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env=_environment(),
+                env=clean_environment(),
             )
             try:
                 process.wait(self.dice.uniform(0.2, longest_s))
@@ -113,16 +114,12 @@ class Lab:
                 raise ProcessError(f"a killed store convert did not continue: status {process.returncode}")
             if any(target.glob("commitlog")) or any(target.glob("dledger-n?")):
                 break  # it has its name already
-        subprocess.run(_command(source, target, *arguments), capture_output=True, check=False, env=_environment())
+        subprocess.run(_command(source, target, *arguments), capture_output=True, check=False, env=clean_environment())
         return killed
 
 
 def _command(source: Path, target: Path, *arguments: str) -> list[str]:
     return [str(TALLY), "store", "convert", str(source), str(target), "--json", *arguments]
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("TALLY_")}
 
 
 def _probe(peer: Peer, nameserver: str, *arguments: str, timeout_s: float = 300) -> dict[str, Any]:
@@ -143,44 +140,15 @@ def _fill(lab: Lab, peer: Peer) -> None:
     for topic in (_TOPIC, _DELAYED):
         _probe(peer, where, "topic", "--topic", topic, "--queues", "4")
     half = lab.messages // 2
-    _probe(
-        peer, where, "produce", "--topic", _TOPIC, "--count", str(half), "--size", "300", "--key", "k%d", "--tag", "A,B"
-    )
+    to = ("produce", "--topic", _TOPIC)
+    some = (*to, "--count", str(half), "--size", "300")
+    _probe(peer, where, *some, "--key", "k%d", "--tag", "A,B")
     _consume(peer, where, half)
-    _probe(
-        peer,
-        where,
-        "produce",
-        "--topic",
-        _TOPIC,
-        "--count",
-        str(half),
-        "--size",
-        "300",
-        "--seed",
-        "2",
-        "--key",
-        "late%d",
-    )
+    _probe(peer, where, *some, "--seed", "2", "--key", "late%d")
     # Level 4 is 30 s: more than the stop takes.
     _probe(peer, where, "produce", "--topic", _DELAYED, "--count", "20", "--delay", "4", "--seed", "3")
-    _probe(
-        peer,
-        where,
-        "produce",
-        "--topic",
-        _TOPIC,
-        "--count",
-        "3",
-        "--mode",
-        "transaction",
-        "--group",
-        _PRODUCERS,
-        "--tx",
-        "unknown",
-        "--seed",
-        "4",
-    )
+    open_ones = ("--count", "3", "--mode", "transaction", "--group", _PRODUCERS, "--tx", "unknown")
+    _probe(peer, where, *to, *open_ones, "--seed", "4")
 
 
 def _consume(peer: Peer, nameserver: str, expect: int, topic: str = _TOPIC, group: str = _GROUP) -> dict[str, Any]:
@@ -217,7 +185,7 @@ def _grow(group: Group) -> None:
         member.launch()
         member.wait_ready(_READY_S)
         command = [str(TALLY), "group", "add", member.name, "--http", f"{HOST}:{leader.http_port}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment())
         if done.returncode != 0:
             raise ProcessError(f"group add {member.name}: {done.stderr}")
         group.belong.add(member.number)
@@ -275,7 +243,7 @@ def _back(lab: Lab, folder: Path) -> None:
     command = [str(TALLY), "store", "dump", str(target), "--json", str(lab.work / "ours.json")]
     for setting in _SIZES:
         command += ["--set", setting]
-    subprocess.run(command, check=True, env=_environment())
+    subprocess.run(command, check=True, env=clean_environment())
     ours = json.loads((lab.work / "ours.json").read_text())
     for section in ("messages", "queues", "topicQueueTable", "minPhyOffset", "maxPhyOffset", "keys"):
         if theirs["opened"][section] != ours["opened"][section]:

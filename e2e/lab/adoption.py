@@ -7,17 +7,16 @@ import json
 import random
 import subprocess
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lab.ledger import Ledger, Problems
 from lab.load import Shape, run_load
-from lab.pair import NotReadyError, clean_environment, log_end
+from lab.pair import NotReadyError, TallyBroker, log_end
 from lab.peer import Peer
 from lab.places import HOST, TALLY, free_block
-from lab.processes import ProcessError, Server
+from lab.processes import ProcessError
 
 from tallystick.node.remoting.errors import RemotingError
 
@@ -27,59 +26,21 @@ CLUSTER = "PeerCluster"
 _WAIT_S = 240.0
 
 
-class TallySlave:
-    """`tally broker` with brokerRole=SLAVE. A start after `kill` uses the same ports and store."""
+class TallySlave(TallyBroker):
+    """A broker with brokerRole=SLAVE."""
+
+    start_s = 240.0
 
     def __init__(self, folder: Path, nameserver: str, settings: tuple[str, ...], name: str = NAME) -> None:
-        self.folder, self._nameserver, self._settings, self._name = folder, nameserver, settings, name
-        first = free_block()
-        self.port, self.http_port = first + 2, first + 5
-        self.log = folder / f"slave-{name}.log"
-        self._server: Server | None = None
-
-    @property
-    def address(self) -> str:
-        return f"{HOST}:{self.port}"
-
-    @property
-    def http(self) -> str:
-        return f"{HOST}:{self.http_port}"
-
-    @property
-    def commitlog(self) -> Path:
-        return self.folder / f"slave-{self._name}" / "commitlog"
-
-    def start(self, *extra: str) -> None:
-        """ProcessError: it did not become ready."""
-        assert self._server is None, "it runs"
-        command = [str(TALLY), "broker", "--dir", str(self.folder / f"slave-{self._name}"), "--host", HOST]
-        command += ["--port", str(self.port), "--http-port", str(self.http_port), "--nameserver", self._nameserver]
-        given = (f"brokerName={self._name}", f"brokerClusterName={CLUSTER}", "brokerRole=SLAVE", "brokerId=1")
-        for setting in (*given, *self._settings, *extra):
-            command += ["--set", setting]
-        self._server = Server(command, self.log, clean_environment())
-        self._server.wait_for("tally is ready", _WAIT_S)
-
-    def kill(self) -> None:
-        """kill -9; nothing happens when it does not run."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.kill()
+        own = (f"brokerName={name}", f"brokerClusterName={CLUSTER}", "brokerRole=SLAVE", "brokerId=1")
+        super().__init__(folder / f"slave-{name}", folder / f"slave-{name}.log", nameserver, (*own, *settings))
 
     def copy(self) -> dict[str, Any]:
         """`copy` of GET /node; empty if it does not answer."""
         try:
-            with urllib.request.urlopen(f"http://{self.http}/node", timeout=30) as answer:
-                found: dict[str, Any] | None = json.loads(answer.read())["copy"]
+            return self.node()["copy"] or {}
         except OSError:
             return {}
-        return found or {}
-
-    def memory_mib(self) -> int:
-        """The highest resident memory of the process so far."""
-        assert self._server is not None
-        text = Path(f"/proc/{self._server.process.pid}/status").read_text()
-        return int(text.partition("VmHWM:")[2].split()[0]) >> 10
 
     def promote(self, *options: str) -> dict[str, Any]:
         """`tally promote`. ProcessError: it was refused."""

@@ -8,7 +8,6 @@ than at its bootstrap, and `belong` has its present members.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import threading
@@ -23,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from lab.places import HOST, TALLY, free_block
-from lab.processes import ProcessError, Server
+from lab.processes import ProcessError, Server, clean_environment
 
 BROKER_NAME = "raft-a"
 
@@ -132,7 +131,7 @@ class Member:
         for setting in (*self._group.settings_of(self), *first, *self._group.settings):
             command += ["--set", setting]
         self._born = True
-        self._server = Server(command, self.log, _clean_environment() | dict(self.env))
+        self._server = Server(command, self.log, clean_environment() | dict(self.env))
 
     def wait_ready(self, timeout_s: float = 60) -> str:
         """The line that says so. ProcessError: it ended or took too long."""
@@ -252,7 +251,7 @@ class Group:
         if self._nameserver is None:
             command = [str(TALLY), "nameserver", "--host", HOST, "--port", str(self._nameserver_port)]
             command += ["--http-port", "-1"]
-            self._nameserver = Server(command, self.folder / "nameserver.log", _clean_environment())
+            self._nameserver = Server(command, self.folder / "nameserver.log", clean_environment())
             self._nameserver.wait_for("tally is ready", timeout_s)
         for member in self.belonging:
             if not member.alive:
@@ -351,11 +350,6 @@ class Group:
         if self._nameserver is not None:
             self._nameserver.kill()
             self._nameserver = None
-
-
-def _clean_environment() -> dict[str, str]:
-    """Ours without the settings that a developer may have in it."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("TALLY_")}
 
 
 class Mover:

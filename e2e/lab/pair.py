@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import time
 import urllib.request
@@ -14,7 +13,7 @@ from typing import Any
 
 from lab.peer import Peer
 from lab.places import HOST, PEER, TALLY, free_block
-from lab.processes import ProcessError, Server
+from lab.processes import ProcessError, Server, clean_environment
 
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
@@ -26,11 +25,6 @@ BROKER_NAME = "pair"
 CLUSTER = "PairCluster"
 _SLAVE = "slave"
 _WAIT_S = 180.0
-
-
-def clean_environment() -> dict[str, str]:
-    """This process's, without settings of tallystick."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("TALLY_")}
 
 
 class NotReadyError(Exception):
@@ -50,14 +44,17 @@ class Nameserver:
         self._server.stop()
 
 
-class Master:
-    """`tally broker`. A start after `kill` or `stop` uses the same ports and store."""
+class TallyBroker:
+    """`tally broker` with its store in `folder`. A start after `kill` or `stop` uses the same ports and store."""
 
-    def __init__(self, folder: Path, nameserver: str, settings: Iterable[str]) -> None:
-        self.folder, self._nameserver, self._settings = folder, nameserver, list(settings)
+    start_s = 180.0
+    """How long a start may take."""
+
+    def __init__(self, folder: Path, log: Path, nameserver: str, settings: Iterable[str]) -> None:
+        self._folder, self._nameserver, self._settings = folder, nameserver, list(settings)
         first = free_block()
-        self.port, self.slave_port, self.http_port = first + 2, first + 3, first + 5
-        self.log = folder / "master.log"
+        self.port, self.http_port = first + 2, first + 5
+        self.log = log
         self._server: Server | None = None
 
     @property
@@ -65,20 +62,23 @@ class Master:
         return f"{HOST}:{self.port}"
 
     @property
+    def http(self) -> str:
+        return f"{HOST}:{self.http_port}"
+
+    @property
     def commitlog(self) -> Path:
         """The folder of the segments."""
-        return self.folder / "master" / "commitlog"
+        return self._folder / "commitlog"
 
     def start(self, *extra: str) -> None:
         """ProcessError: it did not become ready."""
-        assert self._server is None, "it runs"
-        command = [str(TALLY), "broker", "--dir", str(self.folder / "master"), "--host", HOST]
+        assert self._server is None, "the broker is already running"
+        command = [str(TALLY), "broker", "--dir", str(self._folder), "--host", HOST]
         command += ["--port", str(self.port), "--http-port", str(self.http_port), "--nameserver", self._nameserver]
-        given = (f"brokerName={BROKER_NAME}", f"brokerClusterName={CLUSTER}", *self._settings, *extra)
-        for setting in given:
+        for setting in (*self._settings, *extra):
             command += ["--set", setting]
         self._server = Server(command, self.log, clean_environment())
-        self._server.wait_for("tally is ready", _WAIT_S)
+        self._server.wait_for("tally is ready", self.start_s)
 
     def kill(self) -> None:
         """kill -9; nothing happens when it does not run."""
@@ -90,12 +90,31 @@ class Master:
         """In order; nothing happens when it does not run."""
         server, self._server = self._server, None
         if server is not None and (status := server.stop(120)) != 0:
-            raise ProcessError(f"the master ended with status {status}, see {self.log}")
+            raise ProcessError(f"the broker ended with status {status}, see {self.log}")
+
+    def node(self) -> dict[str, Any]:
+        """GET /node. OSError: it does not answer."""
+        with urllib.request.urlopen(f"http://{self.http}/node", timeout=30) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+        return found
+
+    def memory_mib(self) -> int:
+        """The highest resident memory of the process so far."""
+        assert self._server is not None
+        text = Path(f"/proc/{self._server.process.pid}/status").read_text()
+        return int(text.partition("VmHWM:")[2].split()[0]) >> 10
+
+
+class Master(TallyBroker):
+    """A master that accepts slaves at the port after its own."""
+
+    def __init__(self, folder: Path, nameserver: str, settings: Iterable[str]) -> None:
+        own = (f"brokerName={BROKER_NAME}", f"brokerClusterName={CLUSTER}")
+        super().__init__(folder / "master", folder / "master.log", nameserver, (*own, *settings))
 
     def slaves(self) -> dict[str, Any]:
         """`slaves` of GET /node."""
-        with urllib.request.urlopen(f"http://{HOST}:{self.http_port}/node", timeout=30) as answer:
-            found: dict[str, Any] = json.loads(answer.read())["slaves"]
+        found: dict[str, Any] = self.node()["slaves"]
         return found
 
 

@@ -20,6 +20,11 @@ class ProcessError(Exception):
     """A process ended badly or not in time; the text has the last lines that it wrote."""
 
 
+def clean_environment() -> dict[str, str]:
+    """This process's, without settings of tallystick that a developer may have in it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("TALLY_")}
+
+
 def end_on_signals() -> None:
     """From now on SIGTERM and SIGINT leave the program through its `finally` blocks, and a second one is ignored."""
 

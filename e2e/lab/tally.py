@@ -1,11 +1,10 @@
 """One `tally run` under test, with separate ports and a separate folder."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lab.places import HOST, TALLY, free_block
-from lab.processes import ProcessError, Server
+from lab.processes import ProcessError, Server, clean_environment
 
 # A broker that asks producers early about transactions: the suite's step transaction-check waits for it.
 EARLY_CHECKS = ("transactionTimeOut=2000", "transactionCheckInterval=3000")
@@ -59,8 +58,7 @@ class Tally:
         command += ["--http-port", str(self.http_port)]
         for setting in (*self.settings, *extra):
             command += ["--set", setting]
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("TALLY_")}
-        self._server = Server(command, self.log, clean | dict(self.env))
+        self._server = Server(command, self.log, clean_environment() | dict(self.env))
 
     def wait_ready(self, timeout_s: float = 60) -> str:
         """The line that says so. ProcessError: it ended or took too long."""
