@@ -97,6 +97,9 @@ class Slave:
 
 def log_bytes(folder: Path, begin: int, end: int) -> bytes:
     """The bytes of the segments in a folder from `begin` to `end`."""
-    found = b"".join(path.read_bytes() for path in sorted(folder.iterdir()) if path.name.isdigit())
-    first = min(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    segments = sorted(path for path in folder.iterdir() if path.name.isdigit())
+    if not segments:
+        return b""  # a slave that has stored nothing yet
+    found = b"".join(path.read_bytes() for path in segments)
+    first = int(segments[0].name)
     return found[begin - first : end - first]
