@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from copying_lab import BROKER, SEGMENT, copied, follower_of, hurry, small, stuck, tables, until, world
@@ -16,6 +18,8 @@ from slave import log_bytes
 
 from tallystick.node.broker.broker import Broker
 from tallystick.node.broker.copying import follower as follower_module
+from tallystick.node.broker.copying.tables import CopiedTables
+from tallystick.node.broker.tables.offsets import ConsumerOffsets
 from tallystick.node.core.settings import NameServerSettings
 from tallystick.node.nameserver.server import NameServer
 from tallystick.node.remoting.client import RemotingClient
@@ -320,6 +324,47 @@ async def test_tables_are_the_masters_and_are_on_the_disk(tmp_path: Path) -> Non
         async with w.slave() as broker:
             assert broker.offsets.query("g", "T", 0) == 7 and broker.groups.get("g").retry_max_times == 4
         await w.master.start(w.address)
+
+
+async def test_a_copy_that_is_cancelled_and_a_stop_do_not_write_one_file_at_the_same_time(tmp_path: Path) -> None:
+    class Slow:
+        """A file whose first write waits until it may continue."""
+
+        def __init__(self) -> None:
+            self.began, self.may_end = threading.Event(), threading.Event()
+            self.content: list[Any] = []
+            self.writers = self.most = 0
+
+        def load(self) -> Any:
+            return {"offsetTable": {}}
+
+        def save(self, value: Any) -> None:
+            self.writers += 1
+            self.most = max(self.most, self.writers)
+            if not self.began.is_set():
+                self.began.set()
+                assert self.may_end.wait(30)
+            self.content.append(value)
+            self.writers -= 1
+
+    file = Slow()
+    offsets = ConsumerOffsets(file)
+    tables = CopiedTables([(offsets, file)])
+
+    def take(offset: int) -> None:
+        offsets.take({"offsetTable": {"T@g": {0: offset}}})
+
+    take(1)
+    copy = asyncio.create_task(tables.save())
+    await asyncio.to_thread(file.began.wait, 30)
+    copy.cancel()
+    await asyncio.gather(copy, return_exceptions=True)
+    take(2)
+    stop = asyncio.create_task(tables.save())
+    asyncio.get_running_loop().call_later(0.05, file.may_end.set)
+    await stop
+    assert file.most == 1
+    assert [each["offsetTable"]["T@g"] for each in file.content] == [{0: 1}, {0: 2}]
 
 
 async def test_tables_that_do_not_come_make_the_slave_unready(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ Source: SlaveSynchronize of RocketMQ 4.8.0.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
@@ -44,6 +46,9 @@ class CopiedTables:
     def __init__(self, tables: Iterable[tuple[ReplicatedTable, TableFile]]) -> None:
         self._files = {table.what: (table, file) for table, file in tables}
         self._saved: dict[str, dict[str, Any]] = {}
+        self._pictures = itertools.count(1)
+        self._written: dict[str, int] = {}  # the number of the picture in each file
+        self._write_lock = threading.Lock()
         self._gone: dict[str, int] = {}  # topics that the master no longer has, with the end of its log then
         self._copying = asyncio.Lock()
         self.error: str | None = "the tables have not been copied yet"
@@ -123,12 +128,18 @@ class CopiedTables:
             if picture == self._saved.get(what):
                 continue
             try:
-                await asyncio.to_thread(file.save, table.file_form(picture))
+                await asyncio.to_thread(self._write, table, file, picture, next(self._pictures))
             except OSError as error:
                 table.save_error = str(error)
                 raise
             table.save_error = ""
-            self._saved[what] = picture
+
+    def _write(self, table: ReplicatedTable, file: TableFile, picture: dict[str, Any], number: int) -> None:
+        # One at a time: the thread of a copy that was cancelled continues, and the stop of the broker saves as well.
+        with self._write_lock:
+            if number > self._written.get(table.what, 0):  # otherwise a newer picture is in the file
+                file.save(table.file_form(picture))
+                self._written[table.what], self._saved[table.what] = number, picture
 
     # -- promotion -----------------------------------------------------------------------------------------------------
 
