@@ -33,22 +33,22 @@ run: build ## name server, broker and HTTP in one process, in ./tally-data
 	$(BIN)/tally run
 
 # Most tests wait for processes, timers and disks for a part of their time: more of them run at once than there are cores.
-PYTEST = $(BIN)/python -m pytest --numprocesses=$(or $(JOBS),3)
+PYTEST = $(BIN)/python -m pytest
 
 # One waits for the network while the other one compiles.
 .PHONY: test-tools
 test-tools:
 	@$(MAKE) --jobs=2 --output-sync=target --no-print-directory $(VENV)/.dev $(VENV)/s3-server
 
-test: test-tools ## the tests that need neither Docker nor Spark: PART=store ARGS='-k recovery' JOBS=3
-	$(PYTEST) -m 'not simulation and not spark' tests/$(PART) $(ARGS)
+test: test-tools ## the tests that need neither Docker nor Spark: PART=store ARGS='-k recovery' JOBS=4
+	$(PYTEST) --numprocesses=$(or $(JOBS),4) -m 'not simulation and not spark' tests/$(PART) $(ARGS)
 
 .PHONY: test-spark test-simulators
 test-spark: test-tools ## the tests that start Spark, which needs Java: ARGS='-k export' JOBS=3
-	$(PYTEST) -m spark tests/spark $(ARGS)
+	$(PYTEST) --numprocesses=$(or $(JOBS),3) -m spark tests/spark $(ARGS)
 
 test-simulators: $(VENV)/.dev ## the tests that run groups, brokers and operators from seeds, and plant bugs for them to find: JOBS=2
-	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),2) -m simulation tests/$(PART) $(ARGS)
+	$(PYTEST) --numprocesses=$(or $(JOBS),2) -m simulation tests/$(PART) $(ARGS)
 
 .PHONY: check check-format check-quick
 check: $(VENV)/.dev build/types ## what each commit must pass, in about a minute: ruff, mypy, rustfmt, clippy, and the quick tests
@@ -58,7 +58,7 @@ check-format:
 	cd store/kernel && cargo fmt --check && cargo clippy --quiet --all-targets -- -D warnings
 
 check-quick: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses=$(or $(JOBS),2) --quiet -m 'not process and not spark and not simulation and not slow' $(ARGS)
+	$(PYTEST) --numprocesses=$(or $(JOBS),2) --quiet -m 'not process and not spark and not simulation and not slow' $(ARGS)
 
 loadgen: ## the native load generator: its tests, clippy, and benchmarks/loadgen/target/release/loadgen
 	cd benchmarks/loadgen && cargo test --quiet && cargo clippy --quiet --all-targets -- -D warnings && cargo build --release --quiet
