@@ -8,6 +8,20 @@ from typing import NamedTuple, type_check_only
 # Named tuples that only the kernel creates: read them by name. A call once per message or pull returns a plain tuple,
 # which costs less.
 
+class Followed(NamedTuple):
+    """What became of bytes of another log: see `Log.append_followed`."""
+
+    taken: int
+    """Bytes that were taken."""
+    wanted: int
+    """Size of the next item, as far as the bytes tell."""
+    flaw: str | None
+    """Why the next item is not a record that can be stored."""
+    reference: int | None
+    """The next record names the half message at this position, which has to be mapped."""
+    halves: list[tuple[int, int]]
+    """Half messages that were staged: position in the other log, position here."""
+
 class LogPoint(NamedTuple):
     """An end of the log, and the last entry before it."""
 
@@ -361,6 +375,13 @@ class Log:
 
         ValueError: this log has entries. OSError: the next segment could not be created; earlier items of `data` may be
         staged."""
+
+    def append_followed(self, data: bytes, pos: int, segment_bytes: int, mapped: int | None = None) -> Followed:
+        """Stages the complete and sound records at the start of `data` as entries, up to the next filler, which counts
+        as taken. `data` lies at `pos` in another log, with segments of `segment_bytes` and without entries.
+
+        Stops before a record that names a half message; called again with `mapped`, the position of this message here,
+        it stages that record first. ValueError: this log has no entries. OSError: as for `append_copied`."""
 
     def write_out(self) -> int:
         """Writes staged bytes to the segment files; the end of the written bytes. After an OSError call `abandon`."""

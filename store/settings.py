@@ -628,7 +628,7 @@ _USE_A_GROUP = "use a replicated group (enableDLegerCommitLog) for copies on oth
 def refuse_unsupported(settings: StoreSettings) -> None:
     """SettingsError: names the first setting of RocketMQ that a broker cannot have here, and what to use instead."""
     role = settings.brokerRole
-    if role is not BrokerRole.ASYNC_MASTER and settings.enableDLegerCommitLog:
+    if role is BrokerRole.SYNC_MASTER and settings.enableDLegerCommitLog:
         raise SettingsError("brokerRole", f"{role.name} is not supported in a replicated group, which has no slaves")
     if role is BrokerRole.SYNC_MASTER and settings.haListenPort == 0:
         raise SettingsError("haListenPort", "must not be 0 with brokerRole=SYNC_MASTER: no slave could connect")

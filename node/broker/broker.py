@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from tallystick.node.broker.copying import beginning
+from tallystick.node.broker.copying.group_copy import GroupCopy
 from tallystick.node.broker.copying.record import RecordFile
 from tallystick.node.broker.copying.slave_role import SlaveRole
 from tallystick.node.broker.feeding import FeedingSource, hot_queues
@@ -245,6 +246,9 @@ class Broker:
         findings: FindingLog,
     ) -> Broker:
         """The member recovers its log, then the store recovers what is derived from it, then the member takes part."""
+        # Whether the group follows a master is in its log: the store is that of a member in any case.
+        copy = GroupCopy(wanted=store_settings.brokerRole is BrokerRole.SLAVE)
+        store_settings = replace(store_settings, brokerRole=BrokerRole.ASYNC_MASTER)
         plan = GroupPlan(settings, store_settings)
         progress.enter(RECOVERING, "log")
         own = await bind(settings.bindAddress, plan.own[1])
@@ -283,7 +287,7 @@ class Broker:
             )
             try:
                 store.group.count_from(queue_ends.load(config))
-                role = InGroup(member, committed)
+                role = InGroup(member, committed, copy)
                 broker = cls(replace(settings, brokerId=UNDECIDED), store, changes, role)
                 roles.append(role)
                 await broker._start(listeners, vip_listeners)
@@ -367,8 +371,10 @@ class Broker:
         self.registration.term = term
 
     @property
-    def copying(self) -> SlaveRole | None:
-        """The copy of a master; None if this broker started as a master or in a group."""
+    def copying(self) -> SlaveRole | GroupCopy | None:
+        """The copy of a master; None if this broker started as a master, or its group never followed one."""
+        if isinstance(self._role, InGroup) and isinstance(self._role.copy, GroupCopy):
+            return self._role.copy if self._role.copy.concerns else None
         return self._role if isinstance(self._role, SlaveRole) else None
 
     def start_serving(self) -> None:

@@ -77,7 +77,7 @@ class BrokerMetrics(MetricsPart["Broker"]):
         if self._source.slaves is not None:
             for each in SLAVE_METRICS:
                 yield each.family(self._source.slaves, self.common())
-        if (copying := self._source.copying) is not None and not copying.is_master:
+        if (copying := self._source.copying) is not None and copying.copies:
             for of_copy in COPY_METRICS:
                 yield of_copy.family(copying.follower, self.common())
         if self._source.group is not None:

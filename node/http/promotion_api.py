@@ -21,13 +21,14 @@ from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.json_api import ApiError, failed, object_of
 
 if TYPE_CHECKING:
+    from tallystick.node.broker.copying.group_copy import GroupCopy
     from tallystick.node.broker.copying.slave_role import SlaveRole
 
 
 def promotion_routes(view: AdminView) -> list[web.RouteDef]:
     """The routes."""
 
-    def route(work: Callable[[SlaveRole, web.Request], Awaitable[Any]]) -> Callable[[web.Request], Any]:
+    def route(work: Callable[[SlaveRole | GroupCopy, web.Request], Awaitable[Any]]) -> Callable[[web.Request], Any]:
         async def handle(request: web.Request) -> web.Response:
             broker = view.broker()
             if broker is None:
@@ -46,7 +47,7 @@ def promotion_routes(view: AdminView) -> list[web.RouteDef]:
     return [web.post("/promotion", route(_promote)), web.delete("/promotion", route(_take_back))]
 
 
-async def _promote(role: SlaveRole, request: web.Request) -> Any:
+async def _promote(role: SlaveRole | GroupCopy, request: web.Request) -> Any:
     body = await object_of(request)
     stopped = body.pop("masterIsStopped", False)
     if body or not isinstance(stopped, bool):
@@ -54,5 +55,5 @@ async def _promote(role: SlaveRole, request: web.Request) -> Any:
     return await role.promote(master_is_stopped=stopped)
 
 
-async def _take_back(role: SlaveRole, request: web.Request) -> Any:
+async def _take_back(role: SlaveRole | GroupCopy, request: web.Request) -> Any:
     return await role.take_back()

@@ -70,7 +70,10 @@ class GroupCommit:
         self._replica = replica
         self._committed_waiters = Waiters()
         self._committed = parts.recovered.committed_pos
+        self.keeps_all: Callable[[], bool] = lambda: False
+        """Whether nothing of the log may be deleted. Any thread calls it."""
         self._count_from: dict[tuple[str, int], int] = {}
+        self._count_also: dict[tuple[str, int], int] = {}
         self._settings = parts.settings
         self._log = replica.log
         self._dispatch = parts.dispatch
@@ -127,7 +130,7 @@ class GroupCommit:
 
     def keep_from(self) -> int:
         """See `Durability`: what a peer lacks, or what is not applied yet (D10)."""
-        return self._replica.keep_from()
+        return 0 if self.keeps_all() else self._replica.keep_from()
 
     def release_before(self, pos: int) -> None:
         """See `Durability`."""
@@ -152,7 +155,8 @@ class GroupCommit:
         # The order matters: records that are dispatched meanwhile are read twice, and none is omitted.
         first_index = self._replica.first_index_behind(self._dispatch.position)
         self._log.reset_offsets()
-        ends = {(name.encode(), queue_id): offset for (name, queue_id), offset in self._count_from.items()}
+        before = self._count_also | self._count_from
+        ends = {(name.encode(), queue_id): offset for (name, queue_id), offset in before.items()}
         for topic, queue_id, _, max_offset, _, _ in self._dispatch.queues():
             ends[topic, queue_id] = max(max_offset, ends.get((topic, queue_id), 0))
         for (topic, queue_id), offset in ends.items():
@@ -166,9 +170,13 @@ class GroupCommit:
         or a conversion left them out because they were damaged."""
         self._count_from = dict(ends)
 
+    def also_count_from(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """The same for queues of another log, which this group took over."""
+        self._count_also = dict(ends)
+
     def ends_before(self, pos: int) -> dict[tuple[str, int], int]:
         """The next offsets of queues that the log from `pos` on does not show, by topic and queue id."""
-        ends = dict(self._count_from)
+        ends = self._count_also | self._count_from
         for topic, queue_id, _, max_offset, _, max_pos in self._dispatch.queues():
             key = topic.decode(), queue_id
             if max_offset > 0 and max_pos <= pos:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from copying_lab import BROKER, World, copied, follower_of, hurry, small, tables, until, world
+from copying_lab import BROKER, World, copied, follower_of, hurry, send, small, tables, until, world
 from slave import Slave, log_bytes
 
 from tallystick.node.broker.broker import Broker
@@ -24,9 +24,7 @@ from tallystick.node.broker.copying.promotion import PromotionError
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.metrics import BrokerMetrics
 from tallystick.node.http.server import Probes, application
-from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
-from tallystick.node.remoting.command import Command
 from tallystick.store._kernel import Door
 from tallystick.store.formats.message import Message
 from tallystick.store.formats.record import Record
@@ -58,21 +56,6 @@ async def ready(folder: Path, **changes: Any) -> AsyncIterator[tuple[World, Brok
     """The same, with its master."""
     async with world(folder) as w, attached(w, **changes) as broker:
         yield w, broker
-
-
-async def send(broker: Broker, queue_id: int) -> tuple[int, int]:
-    """Code and queue offset of a send by the network."""
-    client = RemotingClient(name="test")
-    ext = {
-        "producerGroup": "p", "topic": "T", "queueId": str(queue_id), "defaultTopic": "TBW102",
-        "defaultTopicQueueNums": "4", "sysFlag": "0", "bornTimestamp": "1", "flag": "0", "properties": "",
-    }  # fmt: skip
-    try:
-        command = Command(RequestCode.SEND_MESSAGE, ext=ext, body=b"new")
-        answer = await client.call(str(broker.advertised), command, 20)
-    finally:
-        await client.close(grace_s=0)
-    return answer.code, int((answer.ext or {}).get("queueOffset", -1))
 
 
 def fences(w: World) -> list[str]:

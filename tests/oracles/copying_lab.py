@@ -117,6 +117,21 @@ async def stuck(broker: Broker, problem: str) -> str:
     return found.reason
 
 
+async def send(broker: Broker, queue_id: int) -> tuple[int, int]:
+    """Code and queue offset of a send by the network."""
+    client = RemotingClient(name="test")
+    ext = {
+        "producerGroup": "p", "topic": "T", "queueId": str(queue_id), "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4", "sysFlag": "0", "bornTimestamp": "1", "flag": "0", "properties": "",
+    }  # fmt: skip
+    try:
+        command = Command(RequestCode.SEND_MESSAGE, ext=ext, body=b"new")
+        answer = await client.call(str(broker.advertised), command, 20)
+    finally:
+        await client.close(grace_s=0)
+    return answer.code, int((answer.ext or {}).get("queueOffset", -1))
+
+
 def tables(n: int) -> dict[int, dict[str, Any]]:
     """The tables of a master, in two versions: only the first one has topic U."""
     row = {"topicName": "T", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "topicFilterType": "SINGLE_TAG"}

@@ -86,6 +86,8 @@ class RocketmqMaster:
         self.lie: Callable[[Part], Part] = lambda part: part
         self.cuts: Iterator[int] = iter(())
         """Bytes after which each of the next connections is cut."""
+        self.ends: dict[str, dict[int, int]] = {}
+        """The next offsets of the queues of topics, as far as somebody asks for them."""
         self.reports: list[int] = []
         self.asked: list[int] = []
         self.changes: list[dict[str, str]] = []
@@ -114,6 +116,7 @@ class RocketmqMaster:
             RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime,
             RequestCode.GET_BROKER_CONFIG: self._config,
             RequestCode.UPDATE_BROKER_CONFIG: self._change,
+            RequestCode.GET_TOPIC_STATS_INFO: self._ends,
         }
         self._server = RemotingServer(routes, name="master")
         listeners = await bind("127.0.0.1", self._ports[0])
@@ -168,6 +171,15 @@ class RocketmqMaster:
         if command.code in self.refuses:
             return command.reply(1, remark="out of order")
         return command.reply(body=fastjson.dumps(self.tables[command.code]))
+
+    def _ends(self, _: Connection, command: Command) -> Command:
+        topic = (command.ext or {})["topic"]
+        rows = [
+            ({"brokerName": self.name, "queueId": queue_id, "topic": topic}, {"maxOffset": end, "minOffset": end})
+            for queue_id, end in self.ends.get(topic, {}).items()
+        ]
+        body = b"{%s}" % b",".join(fastjson.dumps(queue) + b":" + fastjson.dumps(row) for queue, row in rows)
+        return command.reply(body=b'{"offsetTable":' + body + b"}")
 
     def _runtime(self, _: Connection, command: Command) -> Command:
         begin = self.begin if self.log else -1

@@ -34,6 +34,7 @@ from tallystick.store.engine.log_copy import LogCopy
 
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
+    from tallystick.node.broker.copying.followed_log import FollowedComparison, FollowedLog
     from tallystick.node.remoting.client import RemotingClient
 
 _logger = logging.getLogger("tallystick.broker")
@@ -52,14 +53,19 @@ class Follower:
     """
 
     def __init__(
-        self, broker: Broker, client: RemotingClient, tables: CopiedTables, begin_at: Callable[[int], None]
+        self,
+        broker: Broker,
+        client: RemotingClient,
+        tables: CopiedTables,
+        log: LogCopy | FollowedLog,
+        begin_at: Callable[[int], None],
     ) -> None:
-        """`begin_at(pos)`: begins the empty log at `pos`, which takes a restart of the broker."""
+        """`begin_at(pos)`: begins the empty log at `pos`, for the next attempt."""
         self._broker = broker
         self._begin_at = begin_at
         self._client = client
         self.tables = tables
-        self.log = LogCopy(broker.store)
+        self.log = log
         self.problem: CopyProblem | None = CopyProblem.NO_MASTER
         self.reason = "the master is not known yet"
         self.problems: Counter[CopyProblem] = Counter()
@@ -75,16 +81,13 @@ class Follower:
         self._past_bytes = 0
         self._found = asyncio.Event()  # a name server told another address of the master
         self._tasks: list[asyncio.Task[None]] = []
-        broker.registration.on_master = self._on_master
-        assert broker.store.copies is not None
-        self._copies = broker.store.copies
 
     # -- start and stop ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Copies from now on."""
         loop = asyncio.get_running_loop()
-        self._copies.on_sendable = lambda: None if self._link is None else self._link.report_soon()
+        self._tell_safe(self._on_safe)
         self._tasks = [
             loop.create_task(self._follow(), name="copy log"),
             loop.create_task(self._copy_tables(), name="copy tables"),
@@ -96,7 +99,16 @@ class Follower:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._copies.on_sendable = None
+        self._tell_safe(None)
+
+    def _tell_safe(self, callback: Callable[[], None] | None) -> None:
+        """`callback` is called when more of the log is safe."""
+        assert self._broker.store.copies is not None
+        self._broker.store.copies.on_sendable = callback
+
+    def _on_safe(self) -> None:
+        if self._link is not None:
+            self._link.report_soon()
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -159,7 +171,8 @@ class Follower:
 
     # -- the master ----------------------------------------------------------------------------------------------------
 
-    def _on_master(self, address: str, ha_address: str) -> None:
+    def on_master(self, address: str, ha_address: str) -> None:
+        """A name server told where the master is: for clients, and for slaves."""
         if address == str(self._broker.advertised):
             return  # a name server still knows this broker as the master that it once was
         changed = (address, ha_address) != (self._address, self._ha_address)
@@ -220,8 +233,9 @@ class Follower:
         self.log.write()
         if (trouble := self.log.trouble()) is not None:
             raise CopyError(CopyProblem.DISK, trouble)
+        theirs = await master.settings()
+        await self._prepare(theirs)
         own_end = self.log.end  # before the master is asked: its log only grows
-        check_settings(self._broker, await master.settings())
         self._check_extent(await master.extent(), own_end)
         while self.extent is not None and self.extent.end == 0:
             self._agree()  # there is nothing to copy, and nothing to differ
@@ -236,6 +250,7 @@ class Follower:
                     await asyncio.shield(link.ended)
             settings, now_ms = self._broker.store.settings, steady_ms()
             link.look(now_ms, settings.haSendHeartbeatInterval, settings.haHousekeepingInterval)
+            self._go_on()
             if (trouble := self.log.trouble()) is not None:
                 raise CopyError(CopyProblem.DISK, trouble)
             if now_ms - asked_ms >= _EXTENT_PERIOD_MS:
@@ -257,13 +272,29 @@ class Follower:
             raise CopyError(CopyProblem.DELETED, text)
         self.log.keep_from(extent.begin)
 
-    async def _connect(self, place: str) -> MasterLink:
+    async def _prepare(self, theirs: dict[str, str]) -> None:
+        """The master has these settings: CopyError if its log cannot be copied."""
+        check_settings(self._broker, theirs, own_segment_bytes=self._segment_bytes)
+
+    @property
+    def _segment_bytes(self) -> int:
+        return self._broker.store.settings.mappedFileSizeCommitLog
+
+    async def _comparison(self) -> tuple[int, Comparison | FollowedComparison]:
+        """Where the transfer begins, and what compares its first bytes."""
+        assert isinstance(self.log, LogCopy)
         # To 0 a master answers with its newest segment.
-        begin, end = max(ALL_FROM, self.log.compare_from(again=self._was_compared)), self.log.end
-        segment_bytes = self._broker.store.settings.mappedFileSizeCommitLog
-        parts = Parts(begin, segment_bytes)
-        comparison = Comparison(begin, end, self.log.read)
-        records = Records(self.log.append, lambda: self.log.end)
+        begin = max(ALL_FROM, self.log.compare_from(again=self._was_compared))
+        return begin, Comparison(begin, self.log.end, self.log.read)
+
+    def _go_on(self) -> None:
+        """Called often while it copies."""
+
+    async def _connect(self, place: str) -> MasterLink:
+        begin, comparison = await self._comparison()
+        end = self.log.end
+        parts = Parts(begin, self._segment_bytes)
+        records = self._records = Records(self.log.append, lambda: self.log.end)
 
         def take(data: bytes) -> None:
             rest = comparison.take(parts.receive(data))
@@ -271,6 +302,7 @@ class Follower:
                 self._agree()
             if rest:
                 records.take(rest)
+            self._took()
 
         if end == 0:
             records.take(b"\0")  # the byte before ALL_FROM
@@ -288,6 +320,9 @@ class Follower:
             self._agree()
         return link
 
+    def _took(self) -> None:
+        """Called after each piece that was received."""
+
     def _agree(self) -> None:
         """The two logs are the same as far as this one goes: from now on it grows."""
         self.problem, self.reason, self.compared, self._was_compared = None, "", True, True
@@ -295,7 +330,10 @@ class Follower:
     # -- the tables ----------------------------------------------------------------------------------------------------
 
     async def copy_tables(self, master: Master) -> None:
-        """Copies the tables now. MasterError, OSError."""
+        """Copies the tables now, for the last time. MasterError, OSError."""
+        await self.tables.copy(master, self._reach)
+
+    async def _copy_tables_once(self, master: Master) -> None:
         await self.tables.copy(master, self._reach)
 
     async def _reach(self, pos: int) -> None:
@@ -303,22 +341,26 @@ class Follower:
             await asyncio.sleep(_LOOK_S)
         await self._broker.store.flush()
 
+    def _dispatched(self) -> int:
+        """Everything before this position of the master is in the queues."""
+        return self._broker.store.dispatched_pos
+
     async def _copy_tables(self) -> None:
         while True:
             pause_s = _RETRY_S
             if (master := self.master) is not None:
                 with contextlib.suppress(MasterError, OSError):  # `tables.error` has it
-                    await self.tables.copy(master, self._reach)
+                    await self._copy_tables_once(master)
                     pause_s = PERIOD_S
-            for name in self.tables.deleted_topics(self._broker.store.dispatched_pos):
+            for name in self.tables.deleted_topics(self._dispatched()):
                 _logger.info("the master deleted topic %s: removing its queues", name)
                 self._broker.store.queues.remove_topic(name)
             await asyncio.sleep(pause_s)
 
 
-def check_settings(broker: Broker, theirs: dict[str, str]) -> None:
+def check_settings(broker: Broker, theirs: dict[str, str], *, own_segment_bytes: int) -> None:
     """CopyError: the master's log cannot be copied here."""
-    own = broker.store.settings.mappedFileSizeCommitLog
+    own = own_segment_bytes
     if theirs.get("enableDLegerCommitLog") == "true":
         text = "the master is a member of a DLedger group, which serves no slaves"
         raise CopyError(CopyProblem.UNSUPPORTED, text)

@@ -62,6 +62,16 @@ class MasterLink(asyncio.Protocol):
             self.ended.set_exception(error)
             self.ended.exception()  # the owner may not wait for it: asyncio must not complain
 
+    def pause(self, paused: bool) -> None:
+        """Whether to read nothing from the connection for now. Then its silence does not count."""
+        if self._transport is None or paused == (not self._transport.is_reading()):
+            return
+        if paused:
+            self._transport.pause_reading()
+        else:
+            self._received_ms = steady_ms()
+            self._transport.resume_reading()
+
     # -- reports -------------------------------------------------------------------------------------------------------
 
     def report_soon(self) -> None:
@@ -78,7 +88,7 @@ class MasterLink(asyncio.Protocol):
     def look(self, now_ms: int, heartbeat_ms: int, silence_ms: int) -> None:
         """Sends a report if none was sent for `heartbeat_ms`, and ends a connection that is silent for too long."""
         silent_ms = now_ms - self._received_ms
-        if silent_ms > silence_ms:
+        if silent_ms > silence_ms and self._transport is not None and self._transport.is_reading():
             self.end(CopyError(CopyProblem.SILENT, f"the master sent nothing for {silent_ms} ms"))
         elif now_ms - self._sent_ms >= heartbeat_ms:
             self._send(max(self._reported, self._safe()))

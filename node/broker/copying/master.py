@@ -1,6 +1,6 @@
 """What a slave asks its master for, and tells it: positions, settings, tables, and that it no longer is the master.
 
-Codes 28, 26, 21, 43, 45, 201 and 25, as the slaves and the admin tools of RocketMQ 4.8 use them.
+Codes 28, 26, 21, 43, 45, 201, 202 and 25, as the slaves and the admin tools of RocketMQ 4.8 use them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from tallystick.node.core.java_properties import parse_properties
 from tallystick.node.remoting.client import RemotingClient
-from tallystick.node.remoting.codes import RequestCode
+from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.store import fastjson
@@ -63,6 +63,18 @@ class Master:
         """One of its tables: the content of the file in `config/`."""
         return await self._json(code)
 
+    async def queue_ends(self, topic: str) -> dict[int, int]:
+        """The next offset of each queue of a topic, by queue id; {} if the master does not have the topic."""
+        command = Command(RequestCode.GET_TOPIC_STATS_INFO, ext={"topic": topic})
+        answer = await self._ask(command)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return {}
+        try:
+            table = fastjson.loads(self._checked(command, answer).body)["offsetTable"]
+            return {int(dict(queue)["queueId"]): int(row["maxOffset"]) for queue, row in table.items()}
+        except (FastjsonError, AttributeError, TypeError, KeyError, ValueError) as error:
+            raise MasterError(f"{self.address} does not tell the ends of the queues of {topic}: {error!r}") from error
+
     async def change(self, settings: Mapping[str, str]) -> None:
         """Changes settings, in the order given, while it runs. RocketMQ also writes them to its configuration file."""
         body = "".join(f"{key}={text}\n" for key, text in settings.items()).encode()
@@ -79,10 +91,17 @@ class Master:
         return value
 
     async def _call(self, code: int, body: bytes = b"") -> Command:
+        command = Command(code, ext={}, body=body)
+        return self._checked(command, await self._ask(command))
+
+    async def _ask(self, command: Command) -> Command:
         try:
-            answer = await self._client.call(self.address, Command(code, ext={}, body=body), _WAIT_S)
+            return await self._client.call(self.address, command, _WAIT_S)
         except RemotingError as error:
             raise MasterError(f"the master does not answer: {error}") from error
+
+    def _checked(self, command: Command, answer: Command) -> Command:
         if answer.code != 0:
-            raise MasterError(f"{self.address} refused request {code}: {answer.remark} (code {answer.code})")
+            text = f"{self.address} refused request {command.code}: {answer.remark} (code {answer.code})"
+            raise MasterError(text)
         return answer

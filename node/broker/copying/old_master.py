@@ -21,7 +21,7 @@ from tallystick.node.remoting.codes import RequestCode
 from tallystick.store.fastjson import int_keys
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.copying.record import Record, RecordFile
+    from tallystick.node.broker.copying.record import Record, Records
 
 _logger = logging.getLogger("tallystick.broker")
 
@@ -37,7 +37,7 @@ class OldMaster:
         self,
         master: Master,
         broker_name: str,
-        file: RecordFile,
+        file: Records,
         record: Record,
         copied: Mapping[str, Mapping[int, int]] | None = None,
     ) -> None:
@@ -78,7 +78,7 @@ class OldMaster:
                 raise MasterError(f"{self._master.address} did not become a slave")
             _logger.warning("the old master %s is a slave now, with id %s", self._master.address, number)
         self.record = replace(self.record, handed_over=True)
-        await asyncio.to_thread(self._file.save, self.record)
+        await self._file.saved(self.record)
         stray = (await self._master.extent()).end - self.record.ended_at
         if stray > 0:
             _logger.error("the old master has %d bytes that were not copied, from %d on", stray, self.record.ended_at)

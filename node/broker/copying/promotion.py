@@ -23,14 +23,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tallystick.node.broker.copying.master import Master, MasterError
 from tallystick.node.broker.copying.old_master import FENCE
 from tallystick.node.broker.copying.record import Record
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.copying.slave_role import SlaveRole
+    from tallystick.node.broker.broker import Broker
+    from tallystick.node.broker.copying.follower import Follower
+    from tallystick.node.broker.copying.record import Records
 
 _logger = logging.getLogger("tallystick.broker")
 
@@ -48,10 +50,31 @@ class PromotionError(Exception):
     """The slave was not promoted; the text says why. It is still a slave."""
 
 
-class Promotion:
-    """Promotes the broker of `role`. Calls must not overlap."""
+class Promotable(Protocol):
+    """What is promoted: a slave (`slave_role.SlaveRole`), or a group that follows (`group_copy.GroupCopy`)."""
 
-    def __init__(self, role: SlaveRole) -> None:
+    @property
+    def broker(self) -> Broker: ...
+
+    @property
+    def follower(self) -> Follower: ...
+
+    @property
+    def record_file(self) -> Records: ...
+
+    @property
+    def copied_end(self) -> int: ...
+
+    async def become_master(self, master: str) -> None:
+        """Decides durably. OSError: it was not decided. PromotionError: it is not known, or was not."""
+
+    async def hand_over(self) -> int: ...
+
+
+class Promotion:
+    """Promotes `role`. Calls must not overlap."""
+
+    def __init__(self, role: Promotable) -> None:
         self._role = role
         self._follower = role.follower
         self._file = role.record_file
@@ -88,7 +111,7 @@ class Promotion:
         master = self._follower.master
         if master is None:
             raise PromotionError("the address of the master is not known")
-        if not (await asyncio.to_thread(self._file.load)).before:
+        if not (await self._file.loaded()).before:
             raise PromotionError("no master was fenced from here")
         if not await self._unfence(master):
             raise PromotionError(f"the master {master.address} does not take its settings back, see the log")
@@ -125,12 +148,12 @@ class Promotion:
 
     async def _fence(self, master: Master) -> None:
         theirs = await master.settings()
-        record = await asyncio.to_thread(self._file.load)
+        record = await self._file.loaded()
         if not record.before or record.master != master.address:
             if theirs.get("brokerRole") == "SLAVE":
                 raise MasterError(f"{master.address} has the role SLAVE, and was not fenced from here")
             before = {key: theirs[key] for key in _BEFORE if key in theirs}
-            await asyncio.to_thread(self._file.save, Record(master.address, before))
+            await self._file.saved(Record(master.address, before))
         _logger.warning("fencing the master %s: it refuses all messages from now on", master.address)
         await master.change(FENCE)
         if (await master.settings()).get("brokerRole") != "SLAVE":
@@ -161,10 +184,10 @@ class Promotion:
 
     async def _unfence(self, master: Master) -> bool:
         try:
-            before = (await asyncio.to_thread(self._file.load)).before
+            before = (await self._file.loaded()).before
             if before:
                 await master.change(before)
-                await asyncio.to_thread(self._file.save, Record())
+                await self._file.saved(Record())
                 _logger.warning("the master %s accepts messages again", master.address)
         except (MasterError, OSError) as error:
             _logger.error("the fence of the master %s could not be taken back: %s", master.address, error)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tallystick.store.tables import JsonTable, TableError
 
@@ -31,14 +32,24 @@ class Record:
     """Whether the old master was seen fenced, and under another id than 0."""
 
 
+class Records(Protocol):
+    """Where the record of a promotion is durable."""
+
+    async def loaded(self) -> Record:
+        """The record. TableError, OSError."""
+
+    async def saved(self, record: Record) -> None:
+        """Replaces the record, durably. OSError: it is not certain that it was replaced."""
+
+
 class RecordFile:
-    """The file of one broker. All methods block."""
+    """The file of one broker."""
 
     def __init__(self, door: Door, root: Path) -> None:
         self._file = JsonTable(door, root / "config" / FILE_NAME)
 
     def load(self) -> Record:
-        """The record. TableError: the file cannot be read, or has other fields; OSError."""
+        """The record. Blocks. TableError: the file cannot be read, or has other fields; OSError."""
         found: dict[str, Any] = self._file.load() or {}
         try:
             return replace(Record(), **found)
@@ -46,5 +57,13 @@ class RecordFile:
             raise TableError(self._file.path, str(error)) from error
 
     def save(self, record: Record) -> None:
-        """Replaces the record, durably. OSError."""
+        """Replaces the record, durably. Blocks. OSError."""
         self._file.save(asdict(record))
+
+    async def loaded(self) -> Record:
+        """See `Records`."""
+        return await asyncio.to_thread(self.load)
+
+    async def saved(self, record: Record) -> None:
+        """See `Records`."""
+        await asyncio.to_thread(self.save, record)

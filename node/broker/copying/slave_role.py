@@ -25,6 +25,7 @@ from tallystick.node.broker.services.rebuilding import all_queues, missing_topic
 from tallystick.node.core import kept_settings
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
+from tallystick.store.engine.log_copy import LogCopy
 from tallystick.store.settings import BrokerRole
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ _logger = logging.getLogger("tallystick.broker")
 _MOST_NAMED = 20
 _ADMINISTRATION = frozenset({RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.CLEAN_UNUSED_TOPIC})
 """What changes the store and is served by every member of a group, and by no slave."""
-_REFUSED = CHANGES | _ADMINISTRATION
+REFUSED = CHANGES | _ADMINISTRATION
+"""What a slave refuses."""
 
 
 class SlaveRole:
@@ -65,6 +67,11 @@ class SlaveRole:
         self._watching: asyncio.Task[None] | None = None
 
     @property
+    def copies(self) -> bool:
+        """Whether it copies a master, or tries to."""
+        return not self.is_master
+
+    @property
     def copied_end(self) -> int:
         """Where the log ended when this broker was promoted."""
         return 0 if self._old_master is None else self._old_master.record.ended_at
@@ -80,9 +87,10 @@ class SlaveRole:
         self._alone.take(broker)
         tables = (broker.topics, broker.groups, broker.offsets, broker.schedule.offsets)
         copied = CopiedTables((table, files.file(table.what)) for table in tables)
-        self.follower = Follower(broker, self._client, copied, self._begin_copy_at)
+        self.follower = Follower(broker, self._client, copied, LogCopy(broker.store), self._begin_copy_at)
+        broker.registration.on_master = self.follower.on_master
         return {
-            code: self._guarded(handler) if code in _REFUSED else handler
+            code: self._guarded(handler) if code in REFUSED else handler
             for code, handler in routes.items()
             if code != RequestCode.RELAYED_HEART_BEAT
         }
@@ -131,13 +139,14 @@ class SlaveRole:
         settled. OSError: it is still a slave."""
         broker, store = self.broker, self.broker.store
         await store.flush()
-        record = await asyncio.to_thread(self.record_file.load)
+        record = await self.record_file.loaded()
         record = replace(record, master=master, number=broker.settings.brokerId, ended_at=store.log.written)
-        await asyncio.to_thread(self.record_file.save, record)
+        await self.record_file.saved(record)
         changes = {"brokerRole": BrokerRole.ASYNC_MASTER.name, "brokerId": "0"}
         await asyncio.to_thread(kept_settings.keep_settings, broker.kept_settings, changes)
         # Nothing is awaited until this broker is a master in all respects but its timers.
         self.is_master = True
+        assert isinstance(self.follower.log, LogCopy)
         self.follower.log.own()
         self.follower.tables.release()
         broker.registration.on_master = None

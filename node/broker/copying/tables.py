@@ -62,6 +62,10 @@ class CopiedTables:
         """Time since all tables were copied; None: they never were."""
         return None if self._copied_ms is None else steady_ms() - self._copied_ms
 
+    def all(self) -> Iterable[ReplicatedTable]:
+        """The tables that are copied."""
+        return [table for table, _ in self._files.values()]
+
     # -- called by tables ----------------------------------------------------------------------------------------------
 
     def changed(self, table: ReplicatedTable, *rows: str) -> None:
@@ -90,8 +94,8 @@ class CopiedTables:
                 found = {what: await master.table(code) for what, code in _CODES.items()}
                 extent = await master.extent()
                 await reach(extent.end)
-                for what, (table, _) in self._files.items():
-                    self._take(master, table, found[what], extent)
+                for table in self.all():
+                    self._take(master, table, found[table.what], extent)
                 await self.save()
         except (MasterError, OSError) as error:
             self.error = str(error)

@@ -114,6 +114,12 @@ class BrokerGroup:
         """Called when the broker must be stopped and started again."""
         self.on_change: list[Callable[[], None]] = []
         """Called when the leader, its place, or whether it accepts changes may have changed."""
+        self.holds_back: Callable[[], bool] = lambda: False
+        """Whether the leader does not serve as the master: the group follows one. `open` ends it."""
+        self.before_ready: list[Callable[[], None]] = []
+        """Called when this member leads, before it stages its tables."""
+        self.on_table: list[Callable[[str], None]] = []
+        """Called with the name of a table of which a change was committed."""
         self._broker = broker
         self._log = broker.store.group
         self._services = tuple(services)
@@ -322,7 +328,9 @@ class BrokerGroup:
 
     def _on_ready(self, term: int) -> None:
         self.term, self.leads = term, True
-        self._broker.take_role(0, term)
+        for callback in self.before_ready:
+            callback()
+        self._broker.take_role(self.number + 1 if self.holds_back() else 0, term)
         self._place.announce(term)
         self.tables.on_ready()
         self._log.refuse_messages(self.member.message_refusal())
@@ -331,8 +339,14 @@ class BrokerGroup:
 
     def _on_accepting(self, accepting: bool) -> None:
         # What waits for the log is staged before the next send, which may depend on it.
-        self._broker.serve(accepting and self.leads and self.tables.stage_all())
+        self._broker.serve(accepting and self.leads and self.tables.stage_all() and not self.holds_back())
         self._tell_change()
+
+    def open(self) -> None:
+        """This leader, which was held back, serves as the master from now on."""
+        self._broker.take_role(0, self.term)
+        self._on_accepting(self.member.accepting)
+        self._changed.set()
 
     def _tell_change(self) -> None:
         for callback in self.on_change:
@@ -340,6 +354,9 @@ class BrokerGroup:
 
     def _on_apply(self, index: int, kind: EntryKind, body: bytes) -> None:
         change = self.tables.on_apply(index, kind, body)
+        if change is not None:
+            for callback in self.on_table:
+                callback(change.table)
         if change is not None and self.leads and change.table == self._place.what:
             self._say = asyncio.get_running_loop().create_task(self._say_committed(), name="group place")
         topics = self._broker.topics
@@ -395,7 +412,7 @@ class BrokerGroup:
             await self._changed.wait()
             self._changed.clear()
             try:
-                wanted = self.term if self.leads else None
+                wanted = self.term if self.leads and not self.holds_back() else None
                 if self._services_term not in (None, wanted):
                     for service in self._services:
                         await service.stop()

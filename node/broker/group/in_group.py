@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Protocol
 
 from tallystick.node.broker.group import queue_ends
 from tallystick.node.broker.group.group_role import BrokerGroup
 from tallystick.node.broker.group.leader_only import LeaderOnly
+from tallystick.node.broker.group.leader_place import NoFile
 
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
     from tallystick.node.broker.services.table_files import TableFiles
     from tallystick.node.broker.slaves.server import SlaveServer
+    from tallystick.node.broker.tables.saving import ReplicatedTable
     from tallystick.node.remoting.connection import Connection
     from tallystick.node.remoting.endpoint import Handler
     from tallystick.replication.member.member import Member
@@ -24,6 +26,33 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("tallystick.broker")
 
 _HAND_OVER_S = 10.0  # then a leader stops without a successor; a hand-over usually takes 0.1 s
+
+
+class CopyOfMaster(Protocol):
+    """A group may follow a master of RocketMQ: `copying.group_copy.GroupCopy`. One member's part in it."""
+
+    @property
+    def table(self) -> ReplicatedTable:
+        """What the group knows of the master."""
+
+    @property
+    def copies(self) -> bool:
+        """Whether this member leads, and its group follows a master."""
+
+    def join(self, broker: Broker, group: BrokerGroup, copied: Iterable[ReplicatedTable]) -> None:
+        """This is the copy of `group`'s member; `copied`: the tables that come from the master."""
+
+    def guard(self, routes: dict[int, Handler]) -> dict[int, Handler]:
+        """The same requests, of which those that change something are refused while the group follows."""
+
+    def unready(self) -> str | None:
+        """Why the copy does not serve reads well; None if it does."""
+
+    async def leave(self) -> None:
+        """The broker will stop: completes what is in progress."""
+
+    async def stop(self) -> None:
+        """Ends the copy for good."""
 
 
 class InGroup:
@@ -36,26 +65,29 @@ class InGroup:
     _group: BrokerGroup
     _leader_only: LeaderOnly
 
-    def __init__(self, member: Member, committed: ReplicatedTables) -> None:
+    def __init__(self, member: Member, committed: ReplicatedTables, copy: CopyOfMaster) -> None:
         """`committed`: the group's tables when they were saved last."""
         self._member, self._committed = member, committed
+        self.copy = copy
 
     def join(self, broker: Broker, files: TableFiles, routes: dict[int, Handler]) -> dict[int, Handler]:
         """See `Role`. The group's log completes the tables."""
         self._broker = broker
-        replicated = (broker.topics, broker.groups, broker.offsets, broker.schedule.offsets, broker.expiry.offsets)
+        copied = (broker.topics, broker.groups, broker.offsets, broker.schedule.offsets)
+        replicated = (*copied, broker.expiry.offsets)
         self.group = self._group = BrokerGroup(
             broker,
             self._member,
             self._committed,
-            [(table, files.file(table.what)) for table in replicated],
+            [*((table, files.file(table.what)) for table in replicated), (self.copy.table, NoFile())],
             (broker.schedule, broker.timers, broker.transactions, broker.expiry),
             door=broker.store.door,
             folder=broker.store.root / "config",
             address=str(broker.advertised),
         )
-        self._leader_only = LeaderOnly(routes, broker, self._group)
-        return self._leader_only.routes
+        self.copy.join(broker, self._group, copied)
+        self._leader_only = LeaderOnly(self.copy.guard(routes), broker, self._group)
+        return self.copy.guard(self._leader_only.routes)
 
     # -- what the member asks for --------------------------------------------------------------------------------------
 
@@ -92,6 +124,8 @@ class InGroup:
 
     def unready(self) -> str | None:
         """See `Role`: None also for a member that follows a leader closely."""
+        if self.copy.copies:
+            return self.failure() or self.copy.unready()
         return self._broker.store.admission.trouble() if self._group.leads else self._group.unready()
 
     def closed(self, connection: Connection) -> None:
@@ -100,6 +134,7 @@ class InGroup:
 
     async def leave(self) -> None:
         """See `Role`: a leader hands over its leadership."""
+        await self.copy.leave()
         begin = time.perf_counter()
         try:
             async with asyncio.timeout(_HAND_OVER_S):
@@ -116,6 +151,7 @@ class InGroup:
 
     async def stop(self) -> None:
         """See `Role`."""
+        await self.copy.stop()
         await self._leader_only.stop()
 
     async def save(self) -> None:

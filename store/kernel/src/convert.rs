@@ -31,6 +31,7 @@ use crate::record::{Record, SMALLEST};
 use crate::scan::{check_geometry, walk, Bounds, Visit};
 use places::{Layout, Places};
 use target::Target;
+pub use target::POSITION_AT;
 
 const HALF_TOPIC: &[u8] = b"RMQ_SYS_TRANS_HALF_TOPIC";
 /// Bits of the system flag: the type of a transaction's record.
@@ -87,13 +88,13 @@ impl Part {
     }
 }
 
-fn is_half(record: &Record<'_>) -> bool {
+pub fn is_half(record: &Record<'_>) -> bool {
     record.topic() == HALF_TOPIC || record.sys_flag() & TRANSACTION_TYPE == PREPARED
 }
 
 /// Whether a record may name the position of a half message: a transaction was committed or rolled back. (Position 0 is
 /// possible.)
-fn ends_transaction(record: &Record<'_>) -> bool {
+pub fn ends_transaction(record: &Record<'_>) -> bool {
     record.sys_flag() & ENDED != 0
 }
 

@@ -49,6 +49,7 @@ use crate::ledger::{entry_error, Entries};
 use crate::named::named_tuples;
 use crate::record::Record;
 use crate::reply::{Answer, Reply};
+use crate::scan::check_geometry;
 use batch::batch_messages;
 use entries::{EntryFiles, EntryTail, Place};
 use locked::Buffer;
@@ -64,6 +65,8 @@ const KEPT_PARTIAL_BYTES: usize = 16 << 10;
 named_tuples! {
     /// An end of the log: its position, and the index, term and chain CRC of the last entry before it.
     LogPoint { pos: u64, last_index: i64, term: i64, chain: u32 }
+    /// What became of bytes of another log: see `append_followed`.
+    Followed { taken: usize, wanted: usize, flaw: Option<&'static str>, reference: Option<i64>, halves: Vec<(u64, u64)> }
     /// The header of an entry: its position, size, term and kind, its chain CRC, and the CRC of its body.
     EntryHeader { pos: u64, size: u32, term: i64, kind: i32, chain: u32, body_crc: u32 }
 }
@@ -872,6 +875,29 @@ impl Log {
         }
         let copied = inner.tail.stage_copied(data)?;
         Ok((copied.taken, copied.wanted, copied.flaw))
+    }
+
+    /// append_followed(data, pos, segment_bytes, mapped) -> Followed:
+    /// stages the records at the start of `data`, which lies at `pos` in another log with segments of `segment_bytes`,
+    /// as entries, as far as they are complete and sound, and up to the next filler. Stops before a record that names
+    /// the half message at `reference` in the other log; `mapped` is the position of this message here, for the first
+    /// record. `halves`: (pos there, pos here) of staged half messages. ValueError: this log has no entries. OSError: as
+    /// for `append_copied`.
+    #[pyo3(signature = (data, pos, segment_bytes, mapped=None))]
+    fn append_followed(&self, data: &[u8], pos: u64, segment_bytes: u64, mapped: Option<i64>) -> PyResult<Followed> {
+        self.entry_files()?;
+        check_geometry(segment_bytes, 0)?;
+        let mut inner = self.lock();
+        let Inner { tail, rules, .. } = &mut *inner;
+        let found = tail.stage_followed(data, pos, segment_bytes, rules.max_message_bytes, mapped)?;
+        let copied = found.copied;
+        Ok(Followed {
+            taken: copied.taken,
+            wanted: copied.wanted,
+            flaw: copied.flaw,
+            reference: found.reference,
+            halves: found.halves,
+        })
     }
 
     /// write_out() -> int: writes staged bytes to the segment files; returns the end of the written bytes. OSError: see

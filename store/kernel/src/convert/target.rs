@@ -15,7 +15,7 @@ use crate::record::{Record, LEDGER_FILLER};
 /// Bytes that are gathered for one write.
 const GATHERED_BYTES: usize = 4 << 20;
 /// Where a record names its own position.
-const POSITION_AT: usize = 28;
+pub const POSITION_AT: usize = 28;
 
 /// Files of one size in one folder, written from front to back.
 struct Files {
