@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 from pathlib import Path
 
 import pytest
-from copying_lab import hurry, send, tables, until, world
-from following_lab import check_queues, copy_of, followed, followers
+from copying_lab import SEGMENT, hurry, send, tables, until, world
+from following_lab import (
+    HALF_TOPIC,
+    caught_up,
+    check_queues,
+    check_references,
+    copy_of,
+    followed,
+    followers,
+    masters_records,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rocketmq_master import Part
 
+from tallystick.node.broker.copying import followed_log as followed_log_module
 from tallystick.node.broker.copying import old_master as old_master_module
 from tallystick.node.broker.copying import promotion as promotion_module
+from tallystick.node.broker.copying.promotion import PromotionError
+from tallystick.store._kernel import Door
+from tallystick.store.settings import BrokerRole
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +65,203 @@ async def test_a_group_of_one_follows_a_master_and_takes_its_place(tmp_path: Pat
             assert broker.settings.brokerId == 0 and copy_of(broker).to_json()["state"] == "promoted"
             assert await send(broker, 1) == (0, ends[1] + 1)
             assert broker.offsets.query("g", "T", 0) == 6
+
+
+async def test_a_leader_that_changes_continues_where_the_log_ends(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.master.tables = tables(1)
+        w.master._part_bytes = 1000
+        async with followers(w, tmp_path, 3) as group:
+            for turn in range(4):
+                w.master.grow(w.maker.add_transactions(5, seed=turn, apart=40))
+                leader = await group.leader()
+                number = next(number for number, each in group.members.items() if each is leader)
+                if turn % 2:
+                    await group.stop(number)
+                    w.master.grow(w.maker.add_batch(20))
+                    await followed(await group.leader(), w)
+                    await group.start(number)
+                else:
+                    other = next(number for number, each in group.members.items() if each is not leader)
+                    assert leader.group is not None
+                    await leader.group.transfer(other)
+            leader = await group.leader()
+            await followed(leader, w)
+            check_queues(leader, w.master.log)
+            assert check_references(leader, w.master.log) == 20
+            await copy_of(leader).promote()
+            for member in group.members.values():
+                await until(lambda member=member: member.store.dispatched_pos >= leader.store.dispatched_pos)
+                check_queues(member, w.master.log)
+                assert member.offsets.query("g", "T", 0) == 6
+            ends = [leader.store.queues.max_offset("T", queue_id) for queue_id in range(4)]
+            await group.stop(next(number for number, each in group.members.items() if each is leader))
+            leader = await group.leader()
+            await until(lambda: leader.settings.brokerId == 0 and leader.unready() is None)
+            assert [await send(leader, queue_id) for queue_id in range(4)] == [(0, end) for end in ends]
+
+
+async def test_ends_of_old_transactions_are_mapped_after_a_change_of_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followed_log_module, "APART_BYTES", 5000)
+    async with world(tmp_path, messages=0) as w:
+        w.master._part_bytes = 1000
+        host = b"\x0a\0\0\1\0\0\0\1"
+        begun = [w.maker._one(HALF_TOPIC, b"half %d" % n, host) for n in range(50)]
+        w.master.grow(w.maker.add(300))
+        async with followers(w, tmp_path) as group:
+            await followed(group.members[0], w)
+            await group.stop(0)
+            for pos in reversed(begun):
+                w.maker._one("T", b"end %d" % pos, host, sys_flag=8, prepared_offset=pos)
+            w.master.grow(w.maker.written())
+            broker = await group.start(0)
+            await followed(broker, w)
+            assert len(copy_of(broker).table.places()) >= 3
+            assert check_references(broker, w.master.log) == 50
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, database=None)
+@given(
+    cuts=st.lists(st.integers(0, 60_000), min_size=1, max_size=12), part=st.integers(1, 9000), seed=st.integers(0, 99)
+)
+def test_a_connection_that_is_cut_at_any_byte_is_continued(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[int], part: int, seed: int
+) -> None:
+    async def story() -> None:
+        folder = tmp_path_factory.mktemp("cuts")
+        async with world(folder, messages=0) as w:
+            w.master._part_bytes = part
+            w.master.cuts = iter(cuts)
+            w.master.grow(w.maker.add(100, seed=seed))
+            async with followers(w, folder) as group:
+                for n in range(3):
+                    w.master.grow(w.maker.add(40, seed=seed + n))
+                    w.master.grow(w.maker.add_batch(9, size=3000))
+                broker = group.members[0]
+                await followed(broker, w)
+                check_queues(broker, w.master.log)
+                assert not {each.value for each in copy_of(broker).follower.problems} - {"no-master", "unreachable"}
+
+    asyncio.run(story())
+
+
+async def test_a_master_that_lost_bytes_and_wrote_others_is_found(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, followers(w, tmp_path) as group:
+        await followed(group.members[0], w)
+        await group.stop(0)
+        before = w.master.log
+        record = masters_records(before)[-2]
+        at = record.pos + 91
+        w.master.log = before[:at] + bytes([before[at] ^ 1]) + w.maker.add(100)[at + 1 :]
+        broker = await group.start(0)
+        await until(lambda: copy_of(broker).to_json()["state"] == "diverged")
+        found = copy_of(broker).to_json()
+        assert found["lasting"] and f"differs from it at {record.pos}:" in found["reason"]
+        assert broker.unready() == f"diverged: {found['reason']}"
+        with pytest.raises(PromotionError, match="diverged"):
+            await copy_of(broker).promote()
+        w.master.log = w.maker.written()
+        await followed(broker, w)
+        check_queues(broker, w.master.log)
+
+
+async def test_a_group_with_more_than_its_master_keeps_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, followers(w, tmp_path) as group:
+        broker = group.members[0]
+        await followed(broker, w)
+        whole = w.master.log
+        w.master.log = whole[: masters_records(whole)[-3].pos]
+        await until(lambda: copy_of(broker).to_json()["state"] == "ahead")
+        check_queues(broker, whole)
+        w.master.log = whole
+        await followed(broker, w)
+
+
+@pytest.mark.parametrize("kind", ["position", "size", "record"])
+async def test_a_master_that_lies_is_named_and_nothing_of_it_is_stored(tmp_path: Path, kind: str) -> None:
+    async with world(tmp_path, messages=60) as w:
+        first = masters_records(w.master.log)[20].pos
+
+        def lie(part: Part) -> Part:
+            pos, size, data = part
+            if not pos <= first < pos + size:
+                return part
+            if kind == "position":
+                return pos + 8, size, data
+            if kind == "size":
+                return pos, 1 << 30, data
+            at = first - pos + 95
+            return pos, size, data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+        w.master.lie, w.master._part_bytes = lie, 1000
+        async with followers(w, tmp_path) as group:
+            broker = group.members[0]
+            state = "bad-record" if kind == "record" else "wrong-part"
+            await until(lambda: copy_of(broker).to_json()["state"] == state)
+            assert copy_of(broker).to_json()["lasting"] and copy_of(broker).follower.log.end <= first
+            w.master.lie = lambda part: part
+            await followed(broker, w)
+            check_queues(broker, w.master.log)
+
+
+async def test_an_empty_group_begins_where_the_master_begins(tmp_path: Path) -> None:
+    async with world(tmp_path, messages=900) as w:
+        w.master.tables = tables(1)
+        w.master.begin = 2 * SEGMENT
+        async with followers(w, tmp_path) as group:
+            broker = group.members[0]
+            await followed(broker, w)
+            check_queues(broker, w.master.log, w.master.begin)
+            await copy_of(broker).promote()
+            ends = [broker.store.queues.max_offset("T", queue_id) for queue_id in range(4)]
+            assert sum(ends) == 900
+            assert [await send(broker, queue_id) for queue_id in range(4)] == [(0, end) for end in ends]
+
+
+async def test_queues_whose_messages_expired_continue_at_their_ends(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.master.tables = tables(1)  # with a topic U, of which the log shows nothing
+        w.master.ends = {"U": {0: 400, 3: 7}, "T": {0: 75}}
+        async with followers(w, tmp_path) as group:
+            broker = group.members[0]
+            await followed(broker, w)
+            await copy_of(broker).promote()
+            assert [await send(broker, n, topic="U") for n in (0, 1, 3)] == [(0, 400), (0, 0), (0, 7)]
+            await group.stop(0)
+            broker = await group.start(0)
+            await group.leader()
+            await until(lambda: broker.unready() is None)
+            assert [await send(broker, n, topic="U") for n in (0, 1, 2, 3)] == [(0, 401), (0, 1), (0, 0), (0, 8)]
+
+
+async def test_a_full_disk_stops_the_copy_and_room_continues_it(tmp_path: Path) -> None:
+    async with world(tmp_path, messages=20) as w:
+        w.master.tables = tables(1)
+        async with followers(w, tmp_path) as group:
+            await group.stop(0)
+            door = Door()
+            broker = await group.start(0, door=door)
+            await followed(broker, w)
+            door.fail("write", "data", errno.ENOSPC, after=1, times=3)
+            w.master.grow(w.maker.add(300))
+            await until(lambda: caught_up(broker, w))
+            check_queues(broker, w.master.log)
+
+
+async def test_a_group_with_messages_of_its_own_follows_nobody(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, followers(w, tmp_path, role=BrokerRole.ASYNC_MASTER) as group:
+        broker = group.members[0]
+        w.master.settings["brokerId"] = "5"
+        await w.master.register()
+        await until(lambda: broker.unready() is None)
+        assert broker.copying is None and (await send(broker, 0))[0] == 0
+        await group.stop(0)
+        group.role = BrokerRole.SLAVE
+        broker = await group.start(0)
+        await group.leader()
+        await until(lambda: broker.unready() is None)
+        assert copy_of(broker).to_json()["state"] == "unsupported" and (await send(broker, 0)) == (0, 1)
+        with pytest.raises(PromotionError, match="messages of its own"):
+            await copy_of(broker).promote()

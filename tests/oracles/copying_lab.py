@@ -117,11 +117,11 @@ async def stuck(broker: Broker, problem: str) -> str:
     return found.reason
 
 
-async def send(broker: Broker, queue_id: int) -> tuple[int, int]:
+async def send(broker: Broker, queue_id: int, *, topic: str = "T") -> tuple[int, int]:
     """Code and queue offset of a send by the network."""
     client = RemotingClient(name="test")
     ext = {
-        "producerGroup": "p", "topic": "T", "queueId": str(queue_id), "defaultTopic": "TBW102",
+        "producerGroup": "p", "topic": topic, "queueId": str(queue_id), "defaultTopic": "TBW102",
         "defaultTopicQueueNums": "4", "sysFlag": "0", "bornTimestamp": "1", "flag": "0", "properties": "",
     }  # fmt: skip
     try:

@@ -17,14 +17,18 @@ from tallystick.node.broker.broker import Broker
 from tallystick.node.broker.copying.group_copy import GroupCopy
 from tallystick.store._kernel import Door
 from tallystick.store.formats.record import Record
+from tallystick.store.settings import BrokerRole
 
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 _BLANK = bytes.fromhex("cbd43194")
 
 
 class Followers:
-    """The members of a group. `door`: of each member that is started later."""
+    """The members of a group."""
 
-    def __init__(self, w: World, folder: Path, count: int, **changes: Any) -> None:
+    def __init__(self, w: World, folder: Path, count: int, role: BrokerRole, **changes: Any) -> None:
+        self.role = role
+        """Of members that are started later."""
         self.w, self.folder, self._changes = w, folder, changes
         peers = free_ports(count)
         self._peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(peers))
@@ -41,6 +45,7 @@ class Followers:
             self.folder / f"n{number}", enableDLegerCommitLog=True, dLegerGroup="b", dLegerPeers=self._peers,
             dLegerSelfId=f"n{number}", **self._changes,
         )  # fmt: skip
+        store = replace(store, brokerRole=self.role)
         self.members[number] = await Broker.start(settings, store, door)
         return self.members[number]
 
@@ -65,9 +70,11 @@ def copy_of(broker: Broker) -> GroupCopy:
 
 
 @asynccontextmanager
-async def followers(w: World, folder: Path, count: int = 1, **changes: Any) -> AsyncIterator[Followers]:
+async def followers(
+    w: World, folder: Path, count: int = 1, *, role: BrokerRole = BrokerRole.SLAVE, **changes: Any
+) -> AsyncIterator[Followers]:
     """A group that is started, with its leader elected."""
-    group = Followers(w, folder, count, **changes)
+    group = Followers(w, folder, count, role, **changes)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_stop_all, group)
         for number in range(count):
@@ -123,6 +130,17 @@ def check_queues(broker: Broker, log: bytes, begin: int = 0) -> None:
         assert [each.queue_offset for each in ours] == [each.queue_offset for each in theirs], (topic, queue_id)
         for own, their in zip(ours, theirs, strict=True):
             assert _anywhere(own) == _anywhere(their)
+
+
+def check_references(broker: Broker, log: bytes) -> int:
+    """Asserts that each end of a transaction names its half message, also here; returns how many there are."""
+    theirs = {record.pos: record for record in masters_records(log)}
+    ends = [(each.queue_offset, each.prepared_transaction_offset) for each in theirs.values() if each.sys_flag == 8]
+    ours = {record.queue_offset: record for record in queue_of(broker, "T", 0)}
+    halves = {record.pos: record.body for record in queue_of(broker, HALF_TOPIC, 0)}
+    for offset, reference in ends:
+        assert halves[ours[offset].prepared_transaction_offset] == theirs[reference].body
+    return len(ends)
 
 
 def _anywhere(record: Record) -> Record:

@@ -169,6 +169,17 @@ class GroupLab:
 
         return await until("a member leads", look)
 
+    async def leader_of_any(self) -> int:
+        """The member that leads, whether it takes messages or not."""
+
+        async def look() -> int | None:
+            for number in self.members:
+                if (await self.status(number))["broker"]["leads"]:
+                    return number
+            return None
+
+        return await until("a member leads", look)
+
     async def with_topic(self, client: ClusterClient, topic: str, queues: int) -> tuple[int, Ledger]:
         """Who leads, when the name server sends producers there, and a producer of a new topic."""
         leader = await self.leader()

@@ -58,6 +58,32 @@ class LogMaker:
             )  # fmt: skip
         return self.written()
 
+    def add_transactions(self, count: int, *, seed: int = 0, apart: int = 0) -> bytes:
+        """Appends half messages, `apart` messages of topic T, and then the ends of all transactions; the whole log."""
+        host, begun = Host("10.2.2.2", 1).encode(), []
+        for n in range(count):
+            begun.append(self._one("RMQ_SYS_TRANS_HALF_TOPIC", b"half %d %d" % (seed, n), host))
+        self.add(apart, seed=seed)
+        for n, pos in enumerate(begun):
+            self._one("T", b"end %d %d" % (seed, n), host, sys_flag=8, prepared_offset=pos)
+        return self.written()
+
+    def _one(self, topic: str, body: bytes, host: bytes, *, sys_flag: int = 0, prepared_offset: int = 0) -> int:
+        pos, *_ = self._log.append(
+            topic.encode(), 0, body, b"", now_ms=1_700_000_000_000, born_timestamp=1, born_host=host,
+            sys_flag=sys_flag, prepared_offset=prepared_offset,
+        )  # fmt: skip
+        return pos
+
+    def add_batch(self, count: int, size: int = 900) -> bytes:
+        """Appends a batch, which lies in one segment; the whole log."""
+        one = b"".join(n.to_bytes(4) for n in (4 * 5 + size + 2, 0, 0, 0, size)) + b"b" * size + bytes(2)
+        self._log.append_batch(
+            b"T", 0, one * count, b"", now_ms=1_700_000_000_000, born_timestamp=1,
+            born_host=Host("10.2.2.2", 1).encode(),
+        )  # fmt: skip
+        return self.written()
+
     def written(self) -> bytes:
         """The whole log."""
         end = self._log.write_out()

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 MOST_UNCOMMITTED_BYTES = 8 << 20
 """Nothing more is taken from the master while so much of the group's log is not committed."""
 _MOST_HALVES = 1 << 18
+_MOST_RANGES = 4
 _CHUNK_BYTES = 1 << 20
 _HEAD_BYTES = 8  # size and magic of a record
 _FILLER = b"\xff\xff\xff\xff"
@@ -59,7 +60,7 @@ class FollowedLog:
         self._begin_at = 0
         self._marks: deque[tuple[int, int]] = deque()  # (here, master): ends of what was taken, rising
         self._halves: dict[int, int] = {}
-        self._read_ranges: set[int] = set()
+        self._read_ranges: dict[int, list[Span]] = {}  # by the number of their first place
         self.segment_bytes = broker.store.settings.mappedFileSizeCommitLog
         """Of the master's log."""
         self._clean = broker.store.recovered.clean
@@ -100,7 +101,7 @@ class FollowedLog:
     # -- where this log ends -------------------------------------------------------------------------------------------
 
     def locate(self) -> None:
-        """Finds where this log ends in terms of the master's. Blocks, for 32 MiB at most. OSError; CopyError: a place
+        """Finds where this log ends in terms of the master's. Blocks, for `APART_BYTES` or a little more. OSError; CopyError: a place
         or a record of this log is wrong."""
         end = self._log.written
         places = self._table.places()
@@ -206,15 +207,20 @@ class FollowedLog:
             return known
         places = self._table.places()
         number = bisect_right(places, reference, key=lambda place: place.master) - 1
-        if number < 0 or number in self._read_ranges:
+        if number < 0:
+            return reference  # the master has deleted it
+        spans = self._read_ranges.get(number)
+        if spans is None:
+            # Of the last range only what earlier leaders took has to be read: the rest is in `_halves`, or was.
+            end = places[number + 1].own if number + 1 < len(places) else self._log.written
+            while len(self._read_ranges) >= _MOST_RANGES:
+                del self._read_ranges[next(iter(self._read_ranges))]
+            spans = self._read_ranges[number] = list(self._spans(number, end))
+        at = bisect_right(spans, reference, key=lambda span: span.master) - 1
+        if at < 0 or spans[at].master != reference:
             return reference
-        if number + 1 < len(places):
-            self._read_ranges.add(number)
-        end = places[number + 1].own if number + 1 < len(places) else self._log.written
-        for span in self._spans(number, end):
-            if _HALF_TOPIC in self.read_own(span.own, span.size):
-                self._halves[span.master] = span.own
-        return self._halves.get(reference, reference)
+        is_half = _HALF_TOPIC in self.read_own(spans[at].own, spans[at].size)
+        return spans[at].own if is_half else reference
 
     def write(self) -> None:
         """Writes what is staged, also after a write that failed."""

@@ -22,8 +22,8 @@ from tallystick.node.broker.copying.record import Record
 from tallystick.node.broker.group.leader_place import NoFile
 from tallystick.node.broker.tables.saving import ReplicatedTable
 
-APART_BYTES = 32 << 20
-"""What a new leader reads at most to find its place in the master's log."""
+APART_BYTES = 8 << 20
+"""A new leader reads about so much to find its place in the master's log."""
 FOLLOWING, PROMOTED = "following", "promoted"
 _STATE, _PROMOTION, _ENDS, _AT = "state", "promotion", "ends", "at:"
 
