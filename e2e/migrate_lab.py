@@ -15,6 +15,9 @@ Parts:
              is lost or doubled, a Java group continues where it was, and Java producers are measured. The old master,
              started again, is a slave of the new one.
     adopt-kill  the same without the master, which is killed with -9; it comes back, and is made a slave.
+    group    a group of three follows a RocketMQ master under a mixed load; its members are killed with -9 and its
+             connection is cut; then it takes the master's place, loses its leader, and has everything that was
+             acknowledged once, in its place.
     cuts     the connection of a slave to a RocketMQ master is cut 20 times at random bytes, and the slave killed twice.
     ahead    a slave that has more than its master, after the master lost its disk, is refused and named; nothing is
              overwritten on either side.
@@ -36,6 +39,7 @@ from typing import Any
 
 from lab.adopting import adopt, adopt_kill, cuts
 from lab.adoption import AdoptLab
+from lab.group_adopting import GroupAdoptLab, group
 from lab.ledger import Ledger, Problems
 from lab.load import TOPICS, Shape, create_topics, run_load
 from lab.pair import Master, Nameserver, NotReadyError, RocketmqSlave, first_difference, runtime, wait_same_end
@@ -231,6 +235,7 @@ PARTS = {
     "sync-flush": (sync, ("flushDiskType=SYNC_FLUSH", "brokerRole=SYNC_MASTER")),
     "ahead": (ahead, ("flushDiskType=ASYNC_FLUSH",)),
 }
+NAMES = (*PARTS, *ADOPTIONS, "group")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -238,7 +243,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", choices=sorted({**PARTS, **ADOPTIONS}), action="append")
+    parser.add_argument("--only", choices=sorted(NAMES), action="append")
     options = parser.parse_args(arguments)
     if options.messages < 100:
         parser.error("--messages: 100 or more")
@@ -251,6 +256,9 @@ def _started(name: str, work: Path, options: argparse.Namespace) -> tuple[Lab | 
         part, settings = PARTS[name]
         lab = Lab(work, options.messages, options.seed, settings)
         return lab, part(lab)
+    if name == "group":
+        grouped = GroupAdoptLab(work, options.messages, options.seed)
+        return grouped, group(grouped)
     adoption, settings = ADOPTIONS[name]
     adopted = AdoptLab(work, options.messages, options.seed, settings)
     return adopted, adoption(adopted)
@@ -259,7 +267,7 @@ def _started(name: str, work: Path, options: argparse.Namespace) -> tuple[Lab | 
 def run(options: argparse.Namespace, work: Path) -> int:
     """All parts; the exit status."""
     failed = 0
-    for name in options.only or {**PARTS, **ADOPTIONS}:
+    for name in options.only or NAMES:
         lab, story = _started(name, work / name, options)
         lab.say(f"-- {name}")
         try:

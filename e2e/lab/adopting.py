@@ -19,7 +19,7 @@ from tallystick.node.remoting.codes import RequestCode
 from tallystick.store import fastjson
 
 TWO, ONE, READ = "send-two", "send-one", "adopt-read"
-_JAVA_MESSAGES = 500
+JAVA_MESSAGES = 500
 _CONSUME_S = 180
 _GAP_LIMIT_S = 3.0
 _AGAIN_S = 90.0
@@ -28,7 +28,7 @@ _PAUSE_S = 4
 
 async def adopt(lab: AdoptLab) -> None:
     """A master is replaced under load: nothing acknowledged is lost or doubled, and the old master becomes a slave."""
-    await _prepare(lab)
+    await prepare(lab)
     lab.say(f"tally migrate plan:\n{lab.migrate('plan')}")
     await lab.load(lab.messages // 2, lab.master)
     lab.slave.start()
@@ -37,26 +37,26 @@ async def adopt(lab: AdoptLab) -> None:
     await lab.load(lab.messages * 3 // 4, lab.master)
     lab.migrate("watch")
     lab.say(f"the slave follows: {await lab.follows()}")
-    await _java(lab, "produce", "--count", str(_JAVA_MESSAGES), "--size", "200", "--mode", "sync")
-    await _consume(lab, _JAVA_MESSAGES)
+    await java(lab, "produce", "--count", str(JAVA_MESSAGES), "--size", "200", "--mode", "sync")
+    await consume(lab, JAVA_MESSAGES)
     producers = [JavaProducer(lab.peer, lab.peer.nameserver, 1000, topic) for topic in (TWO, ONE)]
     try:
         for producer in producers:
             producer.wait_for_send(0)
-        began_ms = _now_ms()
+        began_ms = now_ms()
         lab.say(f"tally migrate rehearse:\n{lab.migrate('rehearse', '--sample', '200')}")
         pause = ("--pause", str(_PAUSE_S))
         said = await lab.load(lab.messages, lab.master, then=lambda: lab.migrate("switch", *pause))
         lab.say(f"tally migrate switch:\n{said}")
         done = lab.slave.promote()  # it is done already: the figures
         lab.say(f"promoted: {done}, highest memory {lab.slave.memory_mib()} MiB")
-        promoted_ms = _now_ms()
+        promoted_ms = now_ms()
         for producer in producers:
             producer.wait_for_send(promoted_ms)
     finally:
         for producer in producers:
             producer.end()
-    _judge(lab, producers, began_ms)
+    judge(lab, producers, began_ms)
     lab.say(f"tally migrate verify:\n{lab.migrate('verify')}")
     if done["strayBytes"]:
         lab.problems.add(f"the old master has messages that were not copied: {done}")
@@ -66,15 +66,15 @@ async def adopt(lab: AdoptLab) -> None:
     if again:
         lab.problems.add(f"{again} delayed or committed messages came more than once")
     lab.say(f"all {len(lab.ledger.places)} acknowledged messages are at their places, {again} came twice")
-    await _java(lab, "produce", "--count", str(_JAVA_MESSAGES), "--size", "200", "--mode", "sync")
-    await _consume(lab, _JAVA_MESSAGES)
+    await java(lab, "produce", "--count", str(JAVA_MESSAGES), "--size", "200", "--mode", "sync")
+    await consume(lab, JAVA_MESSAGES)
     await _return_as_slave(lab)
 
 
 async def adopt_kill(lab: AdoptLab) -> None:
     """The master is killed with -9, the slave promoted without it; what is lost is counted, and all else is there. The
     old master comes back, and is made a slave."""
-    await _prepare(lab)
+    await prepare(lab)
     lab.slave.start()
     await lab.load(lab.messages // 2, lab.master)
     await lab.follows()
@@ -103,7 +103,7 @@ async def adopt_kill(lab: AdoptLab) -> None:
 
 async def cuts(lab: AdoptLab) -> None:
     """The connection is cut 20 times at random bytes under load, and the slave killed twice: the logs are the same."""
-    await _prepare(lab)
+    await prepare(lab)
     proxy = CuttingProxy(lab.peer.port + 1, 20, lab.rng, max(100_000, lab.messages * 15))
     port = await proxy.start()
     try:
@@ -130,7 +130,7 @@ async def cuts(lab: AdoptLab) -> None:
 # -- what the parts share ----------------------------------------------------------------------------------------------
 
 
-async def _prepare(lab: AdoptLab) -> None:
+async def prepare(lab: AdoptLab) -> None:
     await create_topics(lab.master)
     async with ClusterClient(lab.peer.nameserver, timeout_s=30) as client:
         for topic in (TWO, ONE, READ):
@@ -138,7 +138,7 @@ async def _prepare(lab: AdoptLab) -> None:
         await client.create_topic(f"{HOST}:{lab.peer.port + 10}", TWO, 4)
 
 
-async def _java(lab: AdoptLab, what: str, *arguments: str) -> None:
+async def java(lab: AdoptLab, what: str, *arguments: str) -> None:
     """Runs RocketMQ's Java client with topic READ."""
     command = ["probe", what, "--topic", READ, *arguments, "-n", lab.peer.nameserver]
     status, output = await asyncio.to_thread(lab.peer.call, *command)
@@ -146,14 +146,14 @@ async def _java(lab: AdoptLab, what: str, *arguments: str) -> None:
         lab.problems.add(f"the Java client's {what} failed: {output[-300:]}")
 
 
-async def _consume(lab: AdoptLab, count: int) -> None:
+async def consume(lab: AdoptLab, count: int) -> None:
     """A Java group reads exactly the messages that it has not read."""
     options = ("--expect", str(count), "--group", "adopt-group", "--timeout", str(_CONSUME_S), "--quiet")
-    await _java(lab, "consume-push", *options)
+    await java(lab, "consume-push", *options)
     lab.say(f"a Java group read the {count} messages that it had not read")
 
 
-def _judge(lab: AdoptLab, producers: list[JavaProducer], began_ms: int) -> None:
+def judge(lab: AdoptLab, producers: list[JavaProducer], began_ms: int) -> None:
     two, one = ([sent for sent in producer.sends() if sent.end_ms >= began_ms] for producer in producers)
     failed = [sent for sent in two if not sent.ok]
     lab.say(f"a producer with two groups: {len(two)} sends, {len(failed)} failed; longest {_longest(two):.2f} s")
@@ -183,7 +183,7 @@ async def _compare(lab: AdoptLab, end: int) -> None:
     lab.say(f"the first {end} bytes of both logs are the same")
 
 
-async def _addresses(lab: AdoptLab) -> dict[int, str]:
+async def addresses(lab: AdoptLab) -> dict[int, str]:
     async with ClusterClient(lab.peer.nameserver, timeout_s=30) as client:
         answer = await client.ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, {})
     found = fastjson.loads(answer.body)["brokerAddrTable"][NAME]["brokerAddrs"]
@@ -195,7 +195,7 @@ async def _until_slave(lab: AdoptLab) -> None:
     wanted, found = {0: lab.slave.address, 1: lab.master}, {}
     deadline = time.monotonic() + _AGAIN_S
     while time.monotonic() < deadline:
-        found = await _addresses(lab)
+        found = await addresses(lab)
         if found == wanted:
             lab.say(f"the name server has {found}")
             return
@@ -215,5 +215,5 @@ async def _return_as_slave(lab: AdoptLab) -> None:
     lab.say(f"the old master is a slave of the new one, at {await log_end(lab.master)}")
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
     return time.time_ns() // 1_000_000

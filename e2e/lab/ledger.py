@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tallystick.store.formats.record import Record, body_crc
 
@@ -43,6 +43,10 @@ class Place:
     queue_id: int
     queue_offset: int
     pos: int
+
+
+ANYWHERE = -1
+"""The position of a message that was copied into another log."""
 
 
 def digest(body: bytes) -> bytes:
@@ -97,6 +101,10 @@ class Ledger:
         self.places[name] = place
         self.kinds[kind] += 1
 
+    def forget_positions(self) -> None:
+        """The messages were copied into another log: topics, queues and offsets stay, and positions do not."""
+        self.places = {name: replace(place, pos=ANYWHERE) for name, place in self.places.items()}
+
     def queues(self) -> list[tuple[str, int]]:
         """All queues in which something acknowledged is."""
         return sorted({(place.topic, place.queue_id) for place in self.places.values()})
@@ -126,7 +134,7 @@ class Ledger:
             elif topic not in (SCHEDULE_TOPIC, HALF_TOPIC) and sent.topic != topic:
                 problems.add(f"{where}: holds a message for {sent.topic}")
             place = self.places.get(name)
-            stored = Place(topic, queue_id, offset, record.pos)
+            stored = Place(topic, queue_id, offset, ANYWHERE if place and place.pos == ANYWHERE else record.pos)
             # Delivered and committed messages are stored again under their own topic, a half message that was asked
             # about under the same: what counts for those is that the first one stays (check_places).
             if place is not None and place.topic == topic != HALF_TOPIC and stored != place:
