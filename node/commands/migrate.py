@@ -1,7 +1,7 @@
 """`tally migrate plan|attach|watch|rehearse|switch|verify|back`: a cluster of RocketMQ 4.8 moves to tallystick.
 
-Each master gets a tallystick slave, which then takes its place. Every action can be repeated: it looks at the present
-state, and does what is left to do. Only `switch` and `back` change something.
+Each master gets a tallystick slave, or a group that follows it, which then takes its place. Every action can be
+repeated: it looks at the present state, and does what is left to do. Only `switch` and `back` change something.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def add_parsers(commands: Any) -> None:
                 action="append",
                 required=True,
                 metavar="HOST:PORT",
-                help="HTTP port of a tallystick slave; once for each of them",
+                help="HTTP port of a tallystick slave, or of a member of a group; once for each of them",
             )
             parser.add_argument("--token-file", type=Path, help="file with a token from the slaves' adminTokenFile")
         if name in ("attach", "watch"):
@@ -93,16 +93,25 @@ def _node(args: argparse.Namespace, place: str) -> dict[str, Any]:
 
 
 async def _slaves(args: argparse.Namespace) -> dict[str, tuple[str, dict[str, Any]]]:
-    """By broker name: the HTTP port and GET /node. InputError: they do not belong together; NoAnswerError."""
+    """By broker name: the HTTP port and GET /node. Of the members of a group this is its leader, if it is among them.
+    InputError: they do not belong together; NoAnswerError: a slave, or no member of a group, answers."""
     found: dict[str, tuple[str, dict[str, Any]]] = {}
+    silent: list[NoAnswerError] = []
     for place in args.slave:
-        node = await asyncio.to_thread(_node, args, place)
+        try:
+            node = await asyncio.to_thread(_node, args, place)
+        except NoAnswerError as error:
+            silent.append(error)  # another member of its group may answer
+            continue
         name = str(node.get("group"))
         if node.get("copy") is None:
             raise InputError(f"--slave {place}: the broker {name} there is not a slave, and was not promoted")
-        if name in found:
+        if name in found and None in (node["member"], found[name][1]["member"]):
             raise InputError(f"--slave {place}: {found[name][0]} is a slave of {name}, too")
-        found[name] = place, node
+        if name not in found or node["role"] == "leader":
+            found[name] = place, node
+    if silent and not any(node["member"] is not None for _, node in found.values()):
+        raise silent[0]
     return found
 
 
@@ -166,7 +175,8 @@ def _plan_lines(row: dict[str, Any]) -> list[str]:
     ]
     lines += [f"  {bad('cannot be moved')}: {text}" for text in row["obstacles"]]
     lines += [wrapped(f"  differs: {text}", 2) for text in row["different"]]
-    return [*lines, f"  start: {row['command']}"]
+    lines.append(f"  start: {row['command']}")
+    return [*lines, "  or a group: the same settings without brokerId, and those of a group, for each member"]
 
 
 async def _attach(args: argparse.Namespace) -> int:
@@ -255,7 +265,8 @@ async def _verify(args: argparse.Namespace) -> int:
                 continue
             if place.master != node["address"]:
                 problems.append(f"{place.name}: the name server has {place.master} as master, not {node['address']}")
-            old = [address for number, address in sorted(place.addresses.items()) if number > 0]
+            least = 1 if node["member"] is None else migration.OLD_MASTER_ID  # before it are the members of the group
+            old = [address for number, address in sorted(place.addresses.items()) if number >= least]
             if not old:
                 rows.append((place.name, http, good("promoted"), "the old master is gone: nothing to compare with"))
                 continue

@@ -20,6 +20,8 @@ from tallystick.store.settings import StoreSettings
 READER = "TOOLS_CONSUMER"
 """A group that every broker of RocketMQ has, so that reading creates none."""
 _MOST_LISTED = 10
+OLD_MASTER_ID = 1000
+"""Broker id of a master whose place a group has taken: behind those of all members."""
 
 MUST_BE_EQUAL = ("mappedFileSizeCommitLog", "messageDelayLevel")
 """Settings with which the slave must start: the size of the files that are copied, and the time of delayed messages."""

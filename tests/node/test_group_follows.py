@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from copying_lab import SEGMENT, hurry, send, tables, until, world
+from copying_lab import SEGMENT, World, hurry, send, tables, until, world
 from following_lab import (
     HALF_TOPIC,
+    Followers,
     caught_up,
     check_queues,
     check_references,
@@ -22,10 +25,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rocketmq_master import Part
 
+from tallystick.node.broker.broker import Broker
 from tallystick.node.broker.copying import followed_log as followed_log_module
 from tallystick.node.broker.copying import old_master as old_master_module
 from tallystick.node.broker.copying import promotion as promotion_module
-from tallystick.node.broker.copying.promotion import PromotionError
+from tallystick.node.broker.copying.master import Master, MasterError
+from tallystick.node.broker.copying.place_table import CopyTable
+from tallystick.node.broker.copying.promotion import Promotion, PromotionError
+from tallystick.node.broker.tables.saving import NotReplicatedError
+from tallystick.node.remoting.codes import RequestCode
 from tallystick.store._kernel import Door
 from tallystick.store.settings import BrokerRole
 
@@ -265,3 +273,146 @@ async def test_a_group_with_messages_of_its_own_follows_nobody(tmp_path: Path) -
         assert copy_of(broker).to_json()["state"] == "unsupported" and (await send(broker, 0)) == (0, 1)
         with pytest.raises(PromotionError, match="messages of its own"):
             await copy_of(broker).promote()
+
+
+# -- promotion: each step that fails, and leaders that change ----------------------------------------------------------
+
+
+@asynccontextmanager
+async def ready(folder: Path, count: int = 1) -> AsyncIterator[tuple[World, Followers]]:
+    """A group that follows closely."""
+    async with world(folder) as w:
+        w.master.tables = tables(1)
+        async with followers(w, folder, count) as group:
+            await followed(await group.leader(), w)
+            yield w, group
+
+
+async def pass_on(group: Followers) -> Broker:
+    """Another member leads."""
+    old = await group.leader()
+    assert old.group is not None
+    await old.group.transfer(next(number for number, each in group.members.items() if each is not old))
+    return await group.leader()
+
+
+async def test_a_copy_that_does_not_reach_the_end_takes_the_fence_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ready(tmp_path) as (w, group):
+        w.master.refuses = {RequestCode.GET_ALL_CONSUMER_OFFSET}
+        with monkeypatch.context() as patch:
+            patch.setattr(promotion_module, "CATCH_UP_S", 0.3)
+            with pytest.raises(PromotionError, match="accepts messages again"):
+                await copy_of(group.members[0]).promote()
+        assert w.master.settings["brokerRole"] == "ASYNC_MASTER" and copy_of(group.members[0]).follows
+        w.master.refuses = set()
+        w.master.grow(w.maker.add(10))
+        await followed(group.members[0], w)
+        await copy_of(group.members[0]).promote()
+        check_queues(group.members[0], w.master.log)
+
+
+@pytest.mark.parametrize("back", [False, True])
+async def test_another_leader_continues_a_promotion_or_takes_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back: bool
+) -> None:
+    async with ready(tmp_path, 3) as (w, group):
+        leader = await group.leader()
+
+        async def killed(_: Promotion, __: Master) -> None:
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Promotion, "_catch_up", killed)
+            promoting = asyncio.create_task(copy_of(leader).promote())
+            await until(lambda: w.master.settings["brokerRole"] == "SLAVE")
+            leader = await pass_on(group)
+            promoting.cancel()
+            await asyncio.wait([promoting])
+        await followed(leader, w)
+        if back:
+            assert await copy_of(leader).take_back() == {"master": w.master.address}
+            assert w.master.settings["brokerRole"] == "ASYNC_MASTER" and w.master.settings["brokerId"] == "0"
+            w.master.grow(w.maker.add(10))
+            await followed(leader, w)
+        else:
+            await copy_of(leader).promote()
+            assert (await w.registered())[1000] == w.master.address
+            assert (await send(leader, 0))[0] == 0
+
+
+async def test_a_leader_that_was_replaced_leaves_the_fence_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ready(tmp_path, 3) as (w, group):
+        old = await group.leader()
+
+        async def replaced(_: Promotion, __: Master) -> None:
+            await pass_on(group)
+            raise MasterError("the connection ended")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Promotion, "_catch_up", replaced)
+            with pytest.raises(PromotionError, match="is fenced: promote again, or --back"):
+                await copy_of(old).promote()
+        assert w.master.settings["brokerRole"] == "SLAVE", "the new leader may have decided"
+        with pytest.raises(PromotionError, match="ask the leader"):
+            await copy_of(old).take_back()
+        leader = await group.leader()
+        await followed(leader, w)
+        await copy_of(leader).promote()
+        check_queues(leader, w.master.log)
+
+
+async def test_a_decision_that_is_not_known_leaves_the_master_fenced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ready(tmp_path) as (w, group):
+        broker = group.members[0]
+        before = CopyTable.saved
+
+        async def unknown(table: CopyTable) -> None:
+            if table.state == "promoted":
+                raise NotReplicatedError("leadership was lost")
+            await before(table)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(CopyTable, "saved", unknown)
+            with pytest.raises(PromotionError, match="not known whether the group is the master"):
+                await copy_of(broker).promote()
+        assert w.master.settings["brokerRole"] == "SLAVE"
+        await until(lambda: copy_of(broker).is_master)  # it was decided
+        assert (await copy_of(broker).promote())["strayBytes"] == 0
+        assert (await send(broker, 0))[0] == 0
+        assert (await w.registered())[1000] == w.master.address
+
+
+async def test_a_master_that_died_and_comes_back_is_made_a_slave_by_a_later_leader(tmp_path: Path) -> None:
+    async with ready(tmp_path, 3) as (w, group):
+        leader = await group.leader()
+        with pytest.raises(PromotionError, match="answers: stop it"):
+            await copy_of(leader).promote(master_is_stopped=True)
+        await w.master.stop()
+        leader = await pass_on(group)
+        await copy_of(leader).promote(master_is_stopped=True)
+        check_queues(leader, w.master.log)
+        assert (await send(leader, 0))[0] == 0
+        leader = await pass_on(group)
+        await w.master.start(w.address)
+        await until(lambda: w.master.settings["brokerRole"] == "SLAVE")
+        await until(lambda: copy_of(leader).table.promotion.handed_over)
+        assert w.master.settings["brokerId"] == "1000"
+
+
+async def test_only_the_leader_promotes_and_every_member_refuses_changes_with_the_code_of_a_slave(
+    tmp_path: Path,
+) -> None:
+    async with ready(tmp_path, 3) as (_, group):
+        leader = await group.leader()
+        for member in group.members.values():
+            assert (await send(member, 0))[0] == 14
+            if member is not leader:
+                with pytest.raises(PromotionError, match="ask the leader"):
+                    await copy_of(member).promote()
+                assert copy_of(member).to_json()["state"] == "member"

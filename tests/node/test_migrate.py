@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from copying_lab import BROKER, World, copied, hurry, small, tables, until, world
+from following_lab import followed, followers
 
 from tallystick.node.broker.broker import Broker
 from tallystick.node.broker.copying import promotion as promotion_module
@@ -112,6 +113,33 @@ async def test_a_cluster_moves_step_by_step(tmp_path: Path, capsys: pytest.Captu
             assert said.code == 1 and "is the master" in said.err
             said = await tally.run("promote", "--http", http)
             assert said.code == 0 and str(w.master.end) in said.out
+
+
+async def test_a_group_takes_the_place_of_a_master_step_by_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tally = Terminal(capsys)
+    async with world(tmp_path) as w, followers(w, tmp_path, 3) as group:
+        w.master.tables = tables(1)
+        assert "or a group:" in (await tally.run("migrate", "plan", "--from", w.address)).out
+        async with AsyncExitStack() as stack:
+            ports = [await stack.enter_async_context(served(w, each)) for each in group.members.values()]
+            leader = await group.leader()
+            others = [port for port, each in zip(ports, group.members.values(), strict=True) if each is not leader]
+            where = ("--from", w.address, *(text for port in ports for text in ("--slave", port)))
+            assert (await tally.run("migrate", "attach", *where)).code == 0
+            await followed(leader, w)
+            said = await tally.run("migrate", "watch", *where, "--json")
+            assert said.code == 0 and json.loads(said.out)["b"]["state"] == "following"
+            said = await tally.run("migrate", "switch", "--from", w.address, "--slave", others[0])
+            assert said.code == 1 and "leads: ask the leader" in said.err
+            said = await tally.run("migrate", "switch", *where, "--slave", "127.0.0.1:1")
+            assert said.code == 0 and f"at {w.master.end}," in said.out
+            assert w.master.settings["brokerId"] == "1000"
+            for action in ("attach", "watch", "switch", "rehearse"):
+                assert (await tally.run("migrate", action, *where)).code == 0, action
+            said = await tally.run("migrate", "back", *where)
+            assert said.code == 1 and "is the master" in said.err
 
 
 BROKER_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

@@ -73,6 +73,11 @@ class FollowedLog:
         return self._end or 0
 
     @property
+    def is_located(self) -> bool:
+        """Whether it is known where this log ends in terms of the master's."""
+        return self._end is not None
+
+    @property
     def safe_end(self) -> int:
         """The group has committed the log up to here. This is reported to the master."""
         return self._upto(self._group.member.committed_pos)
@@ -101,8 +106,9 @@ class FollowedLog:
     # -- where this log ends -------------------------------------------------------------------------------------------
 
     def locate(self) -> None:
-        """Finds where this log ends in terms of the master's. Blocks, for `APART_BYTES` or a little more. OSError; CopyError: a place
-        or a record of this log is wrong."""
+        """Finds where this log ends in terms of the master's. Blocks, for `APART_BYTES` or a little more.
+
+        OSError; CopyError: a place or a record of this log is wrong."""
         end = self._log.written
         places = self._table.places()
         found = places[-1].master if places else self._begin_at

@@ -31,6 +31,7 @@ from tallystick.node.broker.copying.promotion import Promotion, PromotionError
 from tallystick.node.broker.copying.record import Record
 from tallystick.node.broker.copying.slave_role import REFUSED
 from tallystick.node.broker.services.rebuilding import all_queues, missing_topics
+from tallystick.node.core.migration import OLD_MASTER_ID
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import ResponseCode
 from tallystick.replication.member.errors import ReadError
@@ -46,9 +47,6 @@ if TYPE_CHECKING:
     from tallystick.store.settings import StoreSettings
 
 _logger = logging.getLogger("tallystick.broker")
-
-OLD_MASTER_ID = 1000
-"""Broker id of the old master from the promotion on: behind those of all members."""
 
 
 class GroupCopy:
@@ -164,8 +162,10 @@ class GroupCopy:
 
     def _make_follower(self) -> None:
         self.follower = GroupFollower(self.broker, self.group, self._client, self.table, self._copied)
-        if self._master[0]:
-            self.follower.on_master(*self._master)
+        # A name server forgets a master that died.
+        known = self._master if self._master[0] else self.table.master
+        if known[0]:
+            self.follower.on_master(*known)
 
     def _before_ready(self) -> None:
         """This member leads, and its tables are staged next."""

@@ -73,6 +73,18 @@ class GroupFollower(Follower):
             task.cancel()
         self.cut()
 
+    async def stop(self) -> None:
+        """See `Follower`. Where the log ends is known afterwards, also if no master ever answered.
+
+        CopyError, OSError: it cannot be found out."""
+        await super().stop()
+        if not self._halted and not self._own_log.is_located:
+            await self._locate()
+
+    async def _locate(self) -> None:
+        self._own_log.write()
+        await asyncio.to_thread(self._own_log.locate)
+
     def cut(self) -> None:
         """The log lost its end, or must not grow: ends the connection, and begins with what the log says."""
         if self._link is not None:
@@ -96,11 +108,15 @@ class GroupFollower(Follower):
         if size.isdecimal() and int(size) >= 64:  # the group's own may differ: its log is another one
             self._own_log.segment_bytes = int(size)
         check_settings(self._broker, theirs, own_segment_bytes=self._own_log.segment_bytes)
-        await asyncio.to_thread(self._own_log.locate)
+        await self._locate()
 
     async def _comparison(self) -> tuple[int, Comparison | FollowedComparison]:
         comparison = await asyncio.to_thread(self._own_log.comparison, again=self._was_compared)
         return max(ALL_FROM, comparison.begin), comparison
+
+    def _agree(self) -> None:
+        super()._agree()
+        self._table.set_master(self._address, self._ha_address)
 
     def _took(self) -> None:
         if self._link is not None:

@@ -1,6 +1,7 @@
 """What a group that follows a master knows of it: a table in the group's log, which is equal on every member.
 
     {"copy": {"state":     {"is": "following"},                      or "promoted": then the group is its own master
+              "master":    {"address": "10.0.0.1:10911", "ha": "10.0.0.1:10912"},
               "promotion": {"master": "10.0.0.1:10911", ...},        see `record.Record`
               "ends":      {"T": {"0": 400}},                        queues whose messages expired before the copy
               "at:65536":  {"pos": 68104}}}                          place: the master's position, and the one here
@@ -25,7 +26,7 @@ from tallystick.node.broker.tables.saving import ReplicatedTable
 APART_BYTES = 8 << 20
 """A new leader reads about so much to find its place in the master's log."""
 FOLLOWING, PROMOTED = "following", "promoted"
-_STATE, _PROMOTION, _ENDS, _AT = "state", "promotion", "ends", "at:"
+_STATE, _MASTER, _PROMOTION, _ENDS, _AT = "state", "master", "promotion", "ends", "at:"
 
 
 class Place(NamedTuple):
@@ -60,6 +61,12 @@ class CopyTable(ReplicatedTable):
         return replace(Record(), **self._rows.get(_PROMOTION, {}))
 
     @property
+    def master(self) -> tuple[str, str]:
+        """The master's addresses for clients and for slaves, as it was copied last; empty: never."""
+        row = self._rows.get(_MASTER, {})
+        return row.get("address", ""), row.get("ha", "")
+
+    @property
     def ends(self) -> dict[tuple[str, int], int]:
         """The next offsets of queues that the master's log no longer shows."""
         return ends_of({self.rows_field: self._rows})
@@ -76,6 +83,11 @@ class CopyTable(ReplicatedTable):
     def follow(self) -> None:
         """The group follows a master from now on."""
         self._set(_STATE, {"is": FOLLOWING})
+
+    def set_master(self, address: str, ha_address: str) -> None:
+        """The group copies this master."""
+        if (address, ha_address) != self.master:
+            self._set(_MASTER, {"address": address, "ha": ha_address})
 
     def add_place(self, place: Place) -> bool:
         """Puts a place into the log; False: the log accepts nothing now, and nothing was changed."""

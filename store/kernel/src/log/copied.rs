@@ -110,7 +110,8 @@ impl Tail {
                 break (HEAD_BYTES, None);
             };
             let old = record.prepared_transaction_offset();
-            let prepared = match (ends_transaction(&record) && old != 0, mapped.take()) {
+            // (Position 0 is possible.)
+            let prepared = match (ends_transaction(&record), mapped.take()) {
                 (true, None) => {
                     reference = Some(old);
                     break (size, None);
