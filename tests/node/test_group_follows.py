@@ -271,7 +271,7 @@ async def test_a_group_with_messages_of_its_own_follows_nobody(tmp_path: Path) -
         await group.leader()
         await until(lambda: broker.unready() is None)
         assert copy_of(broker).to_json()["state"] == "unsupported" and (await send(broker, 0)) == (0, 1)
-        with pytest.raises(PromotionError, match="messages of its own"):
+        with pytest.raises(PromotionError, match="messages that clients sent to it"):
             await copy_of(broker).promote()
 
 

@@ -113,7 +113,7 @@ class RocketmqMaster:
         self.cuts: Iterator[int] = iter(())
         """Bytes after which each of the next connections is cut."""
         self.ends: dict[str, dict[int, int]] = {}
-        """The next offsets of the queues of topics, as far as somebody asks for them."""
+        """The next offsets of the queues of topics, which it tells."""
         self.reports: list[int] = []
         self.asked: list[int] = []
         self.changes: list[dict[str, str]] = []

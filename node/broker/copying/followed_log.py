@@ -1,4 +1,4 @@
-"""The log of a group that follows a master: takes the records of the master's log as entries of its own.
+"""The log of a group that follows a master: takes the records of the master's log as entries.
 
     master's log ── append ──▶ entries ─▶ committed ─▶ dispatched          places say which record lies where
 

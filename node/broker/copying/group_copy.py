@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("tallystick.broker")
 
+_OWN_MESSAGES = "this group has messages that clients sent to it: it follows no master"
+
 
 class GroupCopy:
     """The copy of a member. `wanted`: by its settings a new group follows a master.
@@ -129,8 +131,7 @@ class GroupCopy:
         if not self.follows:
             if self._committed_state == PROMOTED:
                 return {"state": "promoted", "reason": None, "lasting": False, "promotedAtPos": self.copied_end}
-            reason = "brokerRole is SLAVE, but this group has messages of its own: it follows no master"
-            return {"state": "unsupported", "reason": reason, "lasting": True}
+            return {"state": "unsupported", "reason": f"brokerRole is SLAVE, but {_OWN_MESSAGES}", "lasting": True}
         if self.group.leads:
             return self.follower.to_json()
         leader = self.group.member.leader
@@ -175,7 +176,7 @@ class GroupCopy:
         if self.follows:
             self.table.follow()
         else:
-            _logger.error("brokerRole is SLAVE, but this group has messages of its own: it follows no master")
+            _logger.error("brokerRole is SLAVE, but %s", _OWN_MESSAGES)
 
     def _look(self) -> None:
         """Something changed: copies, or not, as is right now. Nothing is taken for an earlier leadership."""
@@ -250,7 +251,7 @@ class GroupCopy:
             self._must_lead()
             if self.is_master:
                 if self._committed_state != PROMOTED:
-                    raise PromotionError("this group has messages of its own: it follows no master")
+                    raise PromotionError(_OWN_MESSAGES)
                 return {"end": self.copied_end, "strayBytes": await self.hand_over()}
             try:
                 return await Promotion(self).run(master_is_stopped=master_is_stopped)

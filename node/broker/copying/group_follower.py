@@ -137,7 +137,7 @@ class GroupFollower(Follower):
             link.pause(self._own_log.is_full)
 
     async def copy_tables(self, master: Master) -> None:
-        """See `Follower`. Also takes the ends of queues that have no message any more."""
+        """See `Follower`. Also takes the ends of queues that no longer have a message."""
         await super().copy_tables(master)
         await self._copy_ends(master, again=True)
 

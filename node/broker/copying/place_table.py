@@ -99,7 +99,7 @@ class CopyTable(ReplicatedTable):
         return False
 
     def drop_behind(self, end: int) -> None:
-        """The group's log was cut back to `end`: places behind it are not true any more."""
+        """The group's log was cut back to `end`: places behind it are no longer true."""
         names = [name for name, row in self._rows.items() if name.startswith(_AT) and row["pos"] > end]
         if names:
             self._remove(*names)
