@@ -90,16 +90,18 @@ async def test_a_leader_that_changes_continues_where_the_log_ends(tmp_path: Path
                     await followed(await group.leader(), w)
                     await group.start(number)
                 else:
-                    other = next(number for number, each in group.members.items() if each is not leader)
-                    assert leader.group is not None
-                    await leader.group.transfer(other)
+                    await group.pass_on()
             leader = await group.leader()
             await followed(leader, w)
             check_queues(leader, w.master.log)
             assert check_references(leader, w.master.log) == 20
             await copy_of(leader).promote()
             for member in group.members.values():
-                await until(lambda member=member: member.store.dispatched_pos >= leader.store.dispatched_pos)
+
+                def is_complete(member: Broker = member, leader: Broker = leader) -> bool:
+                    return member.store.dispatched_pos >= leader.store.dispatched_pos
+
+                await until(is_complete)
                 check_queues(member, w.master.log)
                 assert member.offsets.query("g", "T", 0) == 6
             ends = [leader.store.queues.max_offset("T", queue_id) for queue_id in range(4)]
@@ -288,14 +290,6 @@ async def ready(folder: Path, count: int = 1) -> AsyncIterator[tuple[World, Foll
             yield w, group
 
 
-async def pass_on(group: Followers) -> Broker:
-    """Another member leads."""
-    old = await group.leader()
-    assert old.group is not None
-    await old.group.transfer(next(number for number, each in group.members.items() if each is not old))
-    return await group.leader()
-
-
 async def test_a_copy_that_does_not_reach_the_end_takes_the_fence_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,7 +321,7 @@ async def test_another_leader_continues_a_promotion_or_takes_it_back(
             patch.setattr(Promotion, "_catch_up", killed)
             promoting = asyncio.create_task(copy_of(leader).promote())
             await until(lambda: w.master.settings["brokerRole"] == "SLAVE")
-            leader = await pass_on(group)
+            leader = await group.pass_on()
             promoting.cancel()
             await asyncio.wait([promoting])
         await followed(leader, w)
@@ -349,7 +343,7 @@ async def test_a_leader_that_was_replaced_leaves_the_fence_alone(
         old = await group.leader()
 
         async def replaced(_: Promotion, __: Master) -> None:
-            await pass_on(group)
+            await group.pass_on()
             raise MasterError("the connection ended")
 
         with monkeypatch.context() as patch:
@@ -394,11 +388,11 @@ async def test_a_master_that_died_and_comes_back_is_made_a_slave_by_a_later_lead
         with pytest.raises(PromotionError, match="answers: stop it"):
             await copy_of(leader).promote(master_is_stopped=True)
         await w.master.stop()
-        leader = await pass_on(group)
+        leader = await group.pass_on()
         await copy_of(leader).promote(master_is_stopped=True)
         check_queues(leader, w.master.log)
         assert (await send(leader, 0))[0] == 0
-        leader = await pass_on(group)
+        leader = await group.pass_on()
         await w.master.start(w.address)
         await until(lambda: w.master.settings["brokerRole"] == "SLAVE")
         await until(lambda: copy_of(leader).table.promotion.handed_over)

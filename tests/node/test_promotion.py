@@ -21,6 +21,7 @@ from tallystick.node.broker.copying import promotion as promotion_module
 from tallystick.node.broker.copying.follower import Follower
 from tallystick.node.broker.copying.master import Master
 from tallystick.node.broker.copying.promotion import PromotionError
+from tallystick.node.broker.copying.record import RecordFile
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.metrics import BrokerMetrics
 from tallystick.node.http.server import Probes, application
@@ -56,6 +57,12 @@ async def ready(folder: Path, **changes: Any) -> AsyncIterator[tuple[World, Brok
     """The same, with its master."""
     async with world(folder) as w, attached(w, **changes) as broker:
         yield w, broker
+
+
+def record_of(broker: Broker) -> RecordFile:
+    """The file with the promotion of a slave."""
+    assert broker.copying is not None and isinstance(broker.copying.record_file, RecordFile)
+    return broker.copying.record_file
 
 
 def fences(w: World) -> list[str]:
@@ -170,7 +177,7 @@ async def test_a_master_that_does_not_take_the_fence_stays_the_master(tmp_path: 
         assert follower_of(broker).unready() is None and (await send(broker, 0))[0] == 14
         w.master.refuses = set()
         w.master.settings["brokerRole"] = "SLAVE"
-        record = broker.copying.record_file
+        record = record_of(broker)
         record.save(replace(record.load(), before={}))
         with pytest.raises(PromotionError, match="has the role SLAVE, and was not fenced from here"):
             await broker.copying.promote()
@@ -237,7 +244,7 @@ async def test_an_old_master_that_was_not_told_is_told_later(tmp_path: Path, res
             w.master.refuses = set()
             async with w.slave() as broker:
                 await until(lambda: w.master.settings["brokerId"] == "1")
-                await until(lambda: broker.copying.record_file.load().handed_over)
+                await until(lambda: record_of(broker).load().handed_over)
 
 
 async def test_a_master_that_is_dead_is_replaced_and_fenced_when_it_comes_back(tmp_path: Path) -> None:
@@ -254,7 +261,7 @@ async def test_a_master_that_is_dead_is_replaced_and_fenced_when_it_comes_back(t
         assert (await send(broker, 0))[0] == 0
         await w.master.start(w.address)
         await until(lambda: w.master.settings["brokerRole"] == "SLAVE" and w.master.settings["brokerId"] == "1")
-        await until(lambda: broker.copying.record_file.load().handed_over)
+        await until(lambda: record_of(broker).load().handed_over)
 
 
 async def test_nothing_is_promoted_before_anything_was_copied(tmp_path: Path) -> None:

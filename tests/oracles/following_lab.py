@@ -15,6 +15,7 @@ from ports import free_ports
 
 from tallystick.node.broker.broker import Broker
 from tallystick.node.broker.copying.group_copy import GroupCopy
+from tallystick.replication.member.errors import TransferError
 from tallystick.store._kernel import Door
 from tallystick.store.formats.record import Record
 from tallystick.store.settings import BrokerRole
@@ -57,6 +58,15 @@ class Followers:
         """The member that leads, as soon as one does."""
         await until(lambda: any(_leads(each) for each in self.members.values()))
         return next(each for each in self.members.values() if _leads(each))
+
+    async def pass_on(self) -> Broker:
+        """Makes another member the leader. A transfer that a busy machine does not do in time is asked for again."""
+        old = await self.leader()
+        while _leads(old):
+            assert old.group is not None
+            with contextlib.suppress(TransferError):
+                await old.group.transfer(next(n for n, each in self.members.items() if each is not old))
+        return await self.leader()
 
 
 def _leads(broker: Broker) -> bool:
