@@ -35,6 +35,7 @@ from tallystick.node.broker.copying.promotion import Promotion, PromotionError
 from tallystick.node.broker.tables.saving import NotReplicatedError
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.store._kernel import Door
+from tallystick.store.engine.group_commit import GroupCommit
 from tallystick.store.settings import BrokerRole
 
 
@@ -397,6 +398,29 @@ async def test_a_master_that_died_and_comes_back_is_made_a_slave_by_a_later_lead
         await until(lambda: w.master.settings["brokerRole"] == "SLAVE")
         await until(lambda: copy_of(leader).table.promotion.handed_over)
         assert w.master.settings["brokerId"] == "1000"
+
+
+async def test_a_leader_that_serves_does_not_number_its_queues_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ready(tmp_path) as (w, group):
+        await w.master.stop()
+        await copy_of(group.members[0]).promote(master_is_stopped=True)
+        end = group.members[0].store.queues.max_offset("T", 0)
+        await group.stop(0)
+        broker = await group.start(0)
+        await group.leader()
+        await until(lambda: broker.unready() is None)
+        counted: list[int] = []
+        monkeypatch.setattr(GroupCommit, "take_lead", lambda _, term: counted.append(term))
+        sends = asyncio.create_task(asyncio.wait_for(_send_many(broker, 40), 30))
+        await w.master.start(w.address)
+        await until(lambda: copy_of(broker).table.promotion.handed_over)
+        assert await sends == [(0, end + n) for n in range(40)] and counted == []
+
+
+async def _send_many(broker: Broker, count: int) -> list[tuple[int, int]]:
+    return [await send(broker, 0) for _ in range(count)]
 
 
 async def test_only_the_leader_promotes_and_every_member_refuses_changes_with_the_code_of_a_slave(

@@ -28,6 +28,7 @@ from tallystick.node.broker.copying.master import Master, MasterError
 from tallystick.node.broker.copying.old_master import LATE_OFFSETS_S, OldMaster
 from tallystick.node.broker.copying.place_table import FOLLOWING, PROMOTED, CopyTable, ends_of, state_of
 from tallystick.node.broker.copying.promotion import Promotion, PromotionError
+from tallystick.node.broker.copying.protocol import CopyError
 from tallystick.node.broker.copying.record import Record
 from tallystick.node.broker.copying.slave_role import REFUSED
 from tallystick.node.broker.services.rebuilding import all_queues, missing_topics
@@ -73,7 +74,7 @@ class GroupCopy:
         self._old_master: OldMaster | None = None
         self._watching: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
-        self._opened = False
+        self._opened = self._has_follower = False
         self._has_own_messages = False  # found when this member became the leader
 
     def join(self, broker: Broker, group: BrokerGroup, copied: Iterable[ReplicatedTable]) -> None:
@@ -162,6 +163,9 @@ class GroupCopy:
         self.follower.on_master(address, ha_address)
 
     def _make_follower(self) -> None:
+        if self._has_follower:
+            self.follower.halt()
+        self._has_follower = True
         self.follower = GroupFollower(self.broker, self.group, self._client, self.table, self._copied)
         # A name server forgets a master that died.
         known = self._master if self._master[0] else self.table.master
@@ -212,8 +216,10 @@ class GroupCopy:
     def _open(self) -> None:
         """The group has decided that it is the master."""
         self._opened = True
+        held_back = self._term is not None
         self._look()
-        if self.group.leads:
+        if held_back and self.group.leads:
+            # Nothing was put since the copy was settled: counting again is safe only now.
             self.broker.store.group.take_lead(self.group.term)  # the next put continues every queue
             self.table.forget_places()
             self.group.open()
@@ -239,6 +245,7 @@ class GroupCopy:
         self.group.on_change.remove(self._look)
         if self._watching is not None:
             self._watching.cancel()
+        self.follower.halt()
         await self.follower.stop()
         await asyncio.gather(*self._ending, return_exceptions=True)
         await self._client.close(grace_s=0.0)
@@ -332,9 +339,13 @@ class GroupCopy:
 
 
 def has_messages(settings: StoreSettings, member: Member) -> bool:
-    """Whether the log of a member has a message. Reads up to the first one: of a new group this is little. OSError."""
+    """Whether the log of a member has a message. Reads up to the first one: of a new group this is little."""
     begin, end = member.begin_pos, member.log.written
-    return next(records(settings.log_folder, settings.mappedFileSizeCommitLog, begin, end), None) is not None
+    try:
+        return next(records(settings.log_folder, settings.mappedFileSizeCommitLog, begin, end), None) is not None
+    except (CopyError, OSError) as error:
+        _logger.error("it is not known whether the group has messages, so it follows no master: %s", error)
+        return True
 
 
 class _GroupRecords:

@@ -67,6 +67,8 @@ class GroupFollower(Follower):
 
     def halt(self) -> None:
         """This member does not lead any longer: takes nothing from now on, not even what has arrived."""
+        if self._halted:
+            return
         self._halted = True
         self._group.member.on_commit.remove(self._committed)
         for task in self._tasks:
