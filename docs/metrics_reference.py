@@ -59,8 +59,8 @@ PARTS: dict[str, tuple[str, Sections]] = {
         {"": SLAVE_METRICS},
     ),
     "Slave": (
-        "A broker with `brokerRole=SLAVE` also exposes these metrics, with the same labels as above, until it is"
-        " promoted.",
+        "A broker with `brokerRole=SLAVE`, in a group its leader, also exposes these metrics, with the same labels as"
+        " above, until it is promoted.",
         {"": COPY_METRICS},
     ),
     "Member of a replicated group": (

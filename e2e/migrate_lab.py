@@ -57,6 +57,7 @@ _JAVA_MESSAGES = 500
 _TABLES_S = 12.0  # RocketMQ's slave fetches the tables of its master each 10 s
 _CONSUME_S = 180
 _CONNECT_S = 90
+_GROUP_MESSAGES = 10_000  # of a run of all parts: the group writes each message three times
 
 
 class Lab:
@@ -257,7 +258,8 @@ def _started(name: str, work: Path, options: argparse.Namespace) -> tuple[Lab | 
         lab = Lab(work, options.messages, options.seed, settings)
         return lab, part(lab)
     if name == "group":
-        grouped = GroupAdoptLab(work, options.messages, options.seed)
+        messages = options.messages if options.only else min(options.messages, _GROUP_MESSAGES)
+        grouped = GroupAdoptLab(work, messages, options.seed)
         return grouped, group(grouped)
     adoption, settings = ADOPTIONS[name]
     adopted = AdoptLab(work, options.messages, options.seed, settings)

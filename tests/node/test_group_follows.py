@@ -33,6 +33,7 @@ from tallystick.node.broker.copying.master import Master, MasterError
 from tallystick.node.broker.copying.place_table import CopyTable
 from tallystick.node.broker.copying.promotion import Promotion, PromotionError
 from tallystick.node.broker.tables.saving import NotReplicatedError
+from tallystick.node.http.metrics import BrokerMetrics
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.store._kernel import Door
 from tallystick.store.engine.group_commit import GroupCommit
@@ -430,6 +431,7 @@ async def test_only_the_leader_promotes_and_every_member_refuses_changes_with_th
         leader = await group.leader()
         for member in group.members.values():
             assert (await send(member, 0))[0] == 14
+            assert ("tally_copy_follows{" in BrokerMetrics(member).text().decode()) == (member is leader)
             if member is not leader:
                 with pytest.raises(PromotionError, match="ask the leader"):
                     await copy_of(member).promote()
