@@ -32,9 +32,13 @@ from tallystick.node.broker.copying import promotion as promotion_module
 from tallystick.node.broker.copying.master import Master, MasterError
 from tallystick.node.broker.copying.place_table import CopyTable
 from tallystick.node.broker.copying.promotion import Promotion, PromotionError
-from tallystick.node.broker.tables.saving import NotReplicatedError
+from tallystick.node.broker.tables.saving import FollowsError, NotReplicatedError
+from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.http.metrics import BrokerMetrics
+from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
+from tallystick.node.remoting.command import Command
+from tallystick.store import fastjson
 from tallystick.store._kernel import Door
 from tallystick.store.engine.group_commit import GroupCommit
 from tallystick.store.settings import BrokerRole
@@ -436,3 +440,40 @@ async def test_only_the_leader_promotes_and_every_member_refuses_changes_with_th
                 with pytest.raises(PromotionError, match="ask the leader"):
                     await copy_of(member).promote()
                 assert copy_of(member).to_json()["state"] == "member"
+
+
+async def test_clients_change_no_table_of_a_group_that_follows(tmp_path: Path) -> None:
+    body = fastjson.dumps({
+        "clientID": "c", "producerDataSet": [],
+        "consumerDataSet": [{"groupName": "new", "consumeType": "CONSUME_PASSIVELY", "subscriptionDataSet": []}],
+    })  # fmt: skip
+    async with ready(tmp_path, 3) as (_, group):
+        leader = await group.leader()
+        client = RemotingClient(name="test")
+        for promoted in (False, True):
+            if promoted:
+                await copy_of(leader).promote()
+            for member in group.members.values():
+                answer = await client.call(str(member.advertised), Command(RequestCode.HEART_BEAT, body=body), 20)
+                assert answer.code == 0
+            assert ("%RETRY%new" in leader.topics) == (leader.groups.find("new") is not None) == promoted
+            if not promoted:
+                with pytest.raises(FollowsError, match=r"this group follows a master: topics\.json is changed there"):
+                    leader.topics.update(TopicConfig("mine", 1, 1))
+                with pytest.raises(FollowsError):
+                    leader.topics.delete("T")
+        await client.close(grace_s=0)
+        leader.topics.update(TopicConfig("mine", 1, 1))
+
+
+async def test_topics_that_a_dead_master_made_last_are_added_by_the_promotion(tmp_path: Path) -> None:
+    async with ready(tmp_path) as (w, group):
+        broker = group.members[0]
+        w.maker._one("late", b"x", b"\x0a\0\0\1\0\0\0\1")
+        w.master.grow(w.maker.written())
+        await until(lambda: caught_up(broker, w))
+        assert "late" not in broker.topics
+        await w.master.stop()
+        await copy_of(broker).promote(master_is_stopped=True)
+        assert "late" in broker.topics
+        check_queues(broker, w.master.log)

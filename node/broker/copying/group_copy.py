@@ -75,12 +75,17 @@ class GroupCopy:
         self._watching: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._opened = self._has_follower = False
+        self._decides = False  # the promotion completes the copied tables
         self._has_own_messages = False  # found when this member became the leader
 
     def join(self, broker: Broker, group: BrokerGroup, copied: Iterable[ReplicatedTable]) -> None:
         """See `CopyOfMaster`."""
         self.broker, self.group = broker, group
         self._copied = tuple(copied)
+        for table in self._copied:
+            # A row that a heartbeat makes here, and that the master's older answer lacks, would look like one that the
+            # master deleted, and its queues would go.
+            table.is_copied = lambda: self.follows and not self._decides
         group.holds_back = lambda: self.follows
         broker.store.group.keeps_all = lambda: self.follows
         group.before_ready.append(self._before_ready)
@@ -290,7 +295,11 @@ class GroupCopy:
             self.table.promotion, master=master, number=OLD_MASTER_ID, ended_at=self.follower.log.end, handed_over=False
         )
         if not record.before:
-            self._add_missing_topics()
+            self._decides = True
+            try:
+                self._add_missing_topics()
+            finally:
+                self._decides = False
         self.table.set_promotion(record, decided=True)
         try:
             await self.table.saved()

@@ -21,7 +21,7 @@ import asyncio
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from tallystick.node.broker.tables.row_gate import RowGate
@@ -200,14 +200,18 @@ class ReplicatedTable(SavedTable):
     def __init__(self, file: TableFile) -> None:
         super().__init__(file)
         self.replica: TableReplica | None = None
+        self.is_copied: Callable[[], bool] = lambda: False
+        """Whether the table is the one of a master that the group follows. Then it changes by `take` alone."""
 
     @property
     def follows(self) -> bool:
-        """Whether only another member's table changes; this one shows what the group committed."""
-        return self.replica is not None and not self.replica.leads
+        """Whether only another broker's table changes: the leader's, or the one of a master that the group follows."""
+        return self.replica is not None and (not self.replica.leads or self.is_copied())
 
     def must_lead(self) -> None:
-        """Raises FollowsError if this member is a follower."""
+        """Raises FollowsError if the table is changed at another broker."""
+        if self.is_copied():
+            raise FollowsError(f"this group follows a master: {self.what} is changed there")
         if self.follows:
             raise FollowsError(f"this broker follows in its group: {self.what} is changed at the leader")
 
