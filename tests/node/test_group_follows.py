@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,12 +33,14 @@ from tallystick.node.broker.copying import promotion as promotion_module
 from tallystick.node.broker.copying.master import Master, MasterError
 from tallystick.node.broker.copying.place_table import CopyTable
 from tallystick.node.broker.copying.promotion import Promotion, PromotionError
+from tallystick.node.broker.copying.protocol import CopyError
 from tallystick.node.broker.tables.saving import FollowsError, NotReplicatedError
 from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.http.metrics import BrokerMetrics
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
+from tallystick.replication.member.errors import TransferError
 from tallystick.store import fastjson
 from tallystick.store._kernel import Door
 from tallystick.store.engine.group_commit import GroupCommit
@@ -477,3 +480,77 @@ async def test_topics_that_a_dead_master_made_last_are_added_by_the_promotion(tm
         await copy_of(broker).promote(master_is_stopped=True)
         assert "late" in broker.topics
         check_queues(broker, w.master.log)
+
+
+# -- leaderships that end and begin again ------------------------------------------------------------------------------
+
+
+async def pass_to(group: Followers, broker: Broker) -> None:
+    """This member leads, and is ready."""
+    number = next(number for number, each in group.members.items() if each is broker)
+    while (leader := await group.leader()) is not broker:
+        assert leader.group is not None
+        with contextlib.suppress(TransferError):
+            await leader.group.transfer(number)
+
+
+async def test_a_copy_of_an_earlier_leadership_cannot_begin_again(tmp_path: Path) -> None:
+    async with ready(tmp_path, 3) as (w, group):
+        first = await group.leader()
+        earlier = copy_of(first).follower
+        await group.pass_on()
+        await pass_to(group, first)
+        await followed(first, w)
+        earlier.start()  # as a promotion does whose time is over
+        w.master.grow(w.maker.add(100))
+        await followed(first, w)
+        assert not earlier.is_started
+        with pytest.raises(CopyError, match="the leadership for which this copy was made is over"):
+            earlier.log.append(w.master.log)
+        check_queues(first, w.master.log)
+
+
+async def test_a_promotion_of_an_earlier_leadership_leaves_the_old_master_a_slave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ready(tmp_path, 3) as (w, group):
+        first = await group.leader()
+        catch_up = Promotion._catch_up
+
+        async def late(promotion: Promotion, master: Master) -> None:
+            if promotion._role is not copy_of(first):
+                await catch_up(promotion, master)
+                return
+            leader = await group.pass_on()
+            await followed(leader, w)
+            await copy_of(leader).promote()
+            await pass_to(group, first)
+            raise MasterError("the time is over")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Promotion, "_catch_up", late)
+            with pytest.raises(PromotionError, match="is fenced: promote again, or --back"):
+                await copy_of(first).promote()
+        assert (w.master.settings["brokerRole"], w.master.settings["brokerId"]) == ("SLAVE", "1000")
+        assert copy_of(first).table.promotion.number == 1000
+        assert (await send(first, 0))[0] == 0
+
+
+async def test_a_promotion_decides_only_in_the_leadership_in_which_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ready(tmp_path, 3) as (w, group):
+        first = await group.leader()
+
+        async def back_again(_: Promotion, __: Master) -> None:
+            await group.pass_on()
+            await pass_to(group, first)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Promotion, "_catch_up", back_again)
+            with pytest.raises(PromotionError, match="leadership was lost"):
+                await copy_of(first).promote()
+        assert copy_of(first).follows
+        await followed(first, w)
+        await copy_of(first).promote()
+        check_queues(first, w.master.log)

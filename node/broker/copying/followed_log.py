@@ -56,6 +56,7 @@ class FollowedLog:
     def __init__(self, broker: Broker, group: BrokerGroup, table: CopyTable) -> None:
         self._broker, self._group, self._table = broker, group, table
         self._log = group.member.log
+        self._term = group.term
         self._end: int | None = None
         self._begin_at = 0
         self._marks: deque[tuple[int, int]] = deque()  # (here, master): ends of what was taken, rising
@@ -158,8 +159,8 @@ class FollowedLog:
         """See `LogCopy.append`. Takes nothing while `is_full`. CopyError: this member does not lead any longer."""
         assert self._end is not None, "`locate` was called"
         taken = 0
-        if not self._group.leads:
-            raise CopyError(CopyProblem.UNREACHABLE, "this member does not lead its group any longer")
+        if not self._group.leads or self._group.term != self._term:
+            raise CopyError(CopyProblem.UNREACHABLE, "the leadership for which this copy was made is over")
         try:
             while True:
                 if len(data) - taken < _HEAD_BYTES:

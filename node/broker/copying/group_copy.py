@@ -71,6 +71,7 @@ class GroupCopy:
         self._master = ("", "")  # addresses for clients and for slaves, as a name server told them
         self._term: int | None = None  # of the leadership in which it copies
         self._promoting = asyncio.Lock()
+        self._promoting_term = 0  # of the leadership in which the promotion began
         self._old_master: OldMaster | None = None
         self._watching: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
@@ -265,6 +266,7 @@ class GroupCopy:
                 if self._committed_state != PROMOTED:
                     raise PromotionError(_OWN_MESSAGES)
                 return {"end": self.copied_end, "strayBytes": await self.hand_over()}
+            self._promoting_term = self.group.term
             try:
                 return await Promotion(self).run(master_is_stopped=master_is_stopped)
             finally:
@@ -289,6 +291,8 @@ class GroupCopy:
         """Decides that the group takes the place of `master`: one entry. The copy is stopped and settled. OSError: it
         was not decided; PromotionError: it is not known whether it was."""
         self._must_lead()
+        if self.group.term != self._promoting_term:  # another leader may have taken the fence back, or decided
+            raise PromotionError("leadership was lost meanwhile, and is here again: promote again")
         if not self.group.member.accepting:
             raise OSError(self.group.refusal() or "the group accepts nothing now")
         record = replace(
@@ -364,13 +368,16 @@ class _GroupRecords:
         self._copy = copy
 
     async def loaded(self) -> Record:
-        """See `Records`. OSError: this member does not lead, so it must change nothing at the master."""
+        """See `Records`. OSError: this member does not lead, or the group is the master. In both cases a promotion that
+        has failed must not take back what was changed at the old master."""
         try:
             await self._copy.group.read()
         except ReadError as error:
             raise OSError(f"this member does not know whether it leads: {error}") from error
         if not self._copy.group.leads:
             raise OSError("this member does not lead its group any longer")
+        if self._copy.is_master:
+            raise OSError("the group has become the master, by a promotion at another leader")
         return self._copy.table.promotion
 
     async def saved(self, record: Record) -> None:

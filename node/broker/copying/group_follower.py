@@ -65,6 +65,11 @@ class GroupFollower(Follower):
         """Whether it copies, or tries to."""
         return bool(self._tasks)
 
+    def start(self) -> None:
+        """See `Follower`. Nothing happens after `halt`: the log may have another end since then."""
+        if not self._halted:
+            super().start()
+
     def halt(self) -> None:
         """This member does not lead any longer: takes nothing from now on, not even what has arrived."""
         if self._halted:
