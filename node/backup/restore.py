@@ -110,10 +110,13 @@ class Restore:
             return self.root / "commitlog"
         return self.root / f"dledger-n{self._identity.member}" / "data"
 
-    def run(self) -> Restored:
-        """Runs to the end. BackupError: it is not possible, or the backup is damaged; OSError: the folder's disk."""
+    def run(self, ignored: frozenset[str] = frozenset()) -> Restored:
+        """Runs to the end. BackupError: it is not possible, or the backup is damaged; OSError: the folder's disk.
+
+        `ignored`: files that the folder may contain.
+        """
         self._check_point()
-        prepare_folder(self.root, self._door)
+        prepare_folder(self.root, self._door, ignored)
         pieces = self._wanted()
         self._write_log(pieces)
         end = self._cut(pieces)
@@ -318,14 +321,20 @@ class Restore:
         return None
 
 
-def prepare_folder(root: Path, door: Door) -> None:
+def prepare_folder(root: Path, door: Door, ignored: frozenset[str] = frozenset()) -> None:
     """Makes the folder, which must be empty, and marks it. BackupError: it is not empty; OSError."""
+    check_empty(root, ignored)
+    door.mkdir(root)
+    restoring.mark_begun(root, door)
+
+
+def check_empty(root: Path, ignored: frozenset[str] = frozenset()) -> None:
+    """Raises BackupError if the folder is not empty. `ignored`: files that it may contain."""
     if root.exists() and not root.is_dir():
         raise BackupError(f"{root} is not a folder")
-    found = sorted(path.name for path in root.iterdir() if path.name not in _IGNORED) if root.is_dir() else []
+    kept = _IGNORED | ignored
+    found = sorted(path.name for path in root.iterdir() if path.name not in kept) if root.is_dir() else []
     if found == [restoring.FILE_NAME]:
         found = []
     if found:
         raise BackupError(f"{root} is not empty ({', '.join(found[:3])}): a backup is restored into an empty folder")
-    door.mkdir(root)
-    restoring.mark_begun(root, door)

@@ -1,7 +1,7 @@
 """Backups in an S3-compatible store, through the library `obstore`, which the extra `tallystick[backup]` installs.
 
-The endpoint and the credentials come from the environment, or from a file of lines `name = value`; never from
-arguments, which other users of the machine can see:
+The endpoint and the credentials come from the environment, from a file of lines `name = value`, or from a folder with a
+file for each name, as Kubernetes mounts a Secret; never from arguments, which other users of the machine can see:
 
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN     AWS_ENDPOINT_URL (another store than Amazon's)
     AWS_REGION
@@ -41,6 +41,8 @@ def s3_settings(path: Path | None, environment: Mapping[str, str] | None = None)
     found = {name: environment[name] for name in _NAMES if environment.get(name)}
     if "AWS_REGION" not in found and environment.get("AWS_DEFAULT_REGION"):
         found["AWS_REGION"] = environment["AWS_DEFAULT_REGION"]
+    if path is not None and path.is_dir():
+        return found | {name: (path / name).read_text().strip() for name in _NAMES if (path / name).is_file()}
     for number, line in enumerate(() if path is None else path.read_text().splitlines(), 1):
         name, separator, value = (part.strip() for part in line.partition("="))
         if not line.strip() or line.startswith("#"):

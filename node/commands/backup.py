@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,13 @@ from tallystick.node.commands.terminal import InputError, StageLines, bad, good,
 _RATE = re.compile(r"(\d+)([kKmMgG]?)i?[bB]?")
 _UNITS = {"": 0, "k": 10, "m": 20, "g": 30}
 
+MOST_BYTES = 4096
+"""The limit of Kubernetes for a termination message: see --result."""
+
 _EPILOG = """\
 exit codes: 0 done; 1 damage was found; 2 not possible or not finished.
 An S3 store: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL and
-AWS_REGION from the environment, or from the file of --s3-settings."""
+AWS_REGION from the environment, or from --s3-settings."""
 
 
 def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -49,9 +52,15 @@ def _command(kinds: Any, name: str, help_text: str, call: Callable[[argparse.Nam
         name, help=help_text, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--s3-settings", type=Path, metavar="FILE", help="file with NAME=VALUE lines: endpoint and credentials of S3"
+        "--s3-settings",
+        type=Path,
+        metavar="FILE",
+        help="endpoint and credentials of S3: a file with NAME=VALUE lines, or a folder with a file for each name",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "--result", type=Path, metavar="FILE", help=f"also write the result as JSON of at most {MOST_BYTES} bytes"
+    )
     parser.set_defaults(call=call)
     return parser
 
@@ -114,6 +123,11 @@ def _add_restore(kinds: Any) -> None:
     restore.add_argument("--cluster", metavar="NAME", help="cluster of the new group (as in the backup)")
     restore.add_argument("--group", metavar="NAME", help="name of the new group (as in the backup)")
     restore.add_argument("--member", metavar="ID", help="id of its first member, such as n0 (as in the backup)")
+    restore.add_argument(
+        "--once",
+        metavar="NAME",
+        help="name of this restore: empty the folder if an earlier run of it was interrupted, do nothing if it finished",
+    )
     _add_key(restore)
 
 
@@ -146,7 +160,7 @@ def _create(args: argparse.Namespace) -> int:
     from tallystick.store.engine.scrub import idle_io_priority
 
     name = None if args.name is None else SourceName.parse(args.name)
-    node = None if args.http is None else _asked(args, "/node")
+    node = None if args.http is None else _owner_at(args)
     if node is not None and name is None:
         name = _name_of(args, node)
     source = SourceStore(args.store, name)
@@ -167,10 +181,8 @@ def _create(args: argparse.Namespace) -> int:
     finally:
         stages.clear()
     manifest = outcome.manifest
-    if args.json:
-        more = {"newBytes": outcome.new_bytes, "sharedBytes": outcome.shared_bytes, "notes": outcome.notes}
-        print(json.dumps(_row(args.place, manifest) | more))
-    else:
+    more = {"newBytes": outcome.new_bytes, "sharedBytes": outcome.shared_bytes, "notes": outcome.notes}
+    if not _told_as_json(args, _row(args.place, manifest) | more):
         for note in outcome.notes:
             print(f"note    {note}")
         for pos, size, reason in manifest.damage[:20]:
@@ -180,6 +192,32 @@ def _create(args: argparse.Namespace) -> int:
         )
         print(f"{good('backup')}  {_address(args.place, manifest)}")
     return 1 if manifest.damage else 0
+
+
+def _told_as_json(args: argparse.Namespace, answer: dict[str, Any]) -> bool:
+    """Writes the file of --result, and prints the answer with --json. Returns whether it was printed."""
+    if args.result is not None:
+        args.result.write_bytes(fitting(answer))
+    if args.json:
+        print(json.dumps(answer))
+    return bool(args.json)
+
+
+def fitting(answer: Mapping[str, Any], most: int = MOST_BYTES) -> bytes:
+    """Returns an answer as JSON of at most `most` bytes: the longest of its lists are shortened."""
+    kept = {name: list(value) if isinstance(value, list) else value for name, value in answer.items()}
+    while len(data := json.dumps(kept).encode()) > most:
+        longest = max((value for value in kept.values() if isinstance(value, list)), key=len, default=[])
+        if not longest:
+            return json.dumps({"error": "the result is too long"}).encode()
+        longest.pop()
+    return data
+
+
+def _owner_at(args: argparse.Namespace) -> dict[str, Any]:
+    """Whose store the broker has. A token that permits reading files only is enough."""
+    found = _asked(args, "/store")
+    return found if found.get("group") else _asked(args, "/node")  # an older version names no owner there
 
 
 def _asked(args: argparse.Namespace, path: str) -> dict[str, Any]:
@@ -248,9 +286,7 @@ def _verify(args: argparse.Namespace) -> int:
     finally:
         stages.clear()
     objects, size = len(manifest.objects), sum(each.bytes for each in manifest.objects)
-    if args.json:
-        print(json.dumps({"sound": not faults, "objects": objects, "bytes": size, "faults": faults}))
-    else:
+    if not _told_as_json(args, {"sound": not faults, "objects": objects, "bytes": size, "faults": faults}):
         for fault in faults:
             print(f"{bad('damage')}  {fault}")
         print(f"{objects} objects, {size} bytes")
@@ -279,10 +315,8 @@ def _delete(args: argparse.Namespace) -> int:
     for (text, source), ids in by_source.items():
         done = delete(open_place(text, args.s3_settings), source, ids, force=args.force)
         waits = waits or bool(done.waits)
-        if args.json:
-            answer = {"source": str(source), "backups": done.backups, "objects": done.objects, "bytes": done.bytes}
-            print(json.dumps(answer | {"waits": done.waits}))
-        else:
+        answer = {"source": str(source), "backups": done.backups, "objects": done.objects, "bytes": done.bytes}
+        if not _told_as_json(args, answer | {"waits": done.waits}):
             print(f"deleted {len(done.backups)} backups of {source}, {done.objects} objects, {done.bytes} bytes")
             if done.waits:
                 print(bad(done.waits))
@@ -293,11 +327,16 @@ def _delete(args: argparse.Namespace) -> int:
 
 
 def _restore(args: argparse.Namespace) -> int:
+    from tallystick.node.backup import once
     from tallystick.node.backup.one_topic import TopicRestore
     from tallystick.node.backup.restore import Point, Restore
 
     logging.getLogger("tallystick").addHandler(logging.NullHandler())  # what is done is printed below
     seal = load_seal(args.key_file)
+    if args.once is not None and (done := once.finished(args.folder, args.once)) is not None:
+        if not _told_as_json(args, {"folder": str(args.folder)} | done):
+            print(good(f"{args.folder} was restored by an earlier run"))
+        return 0
     text, source, backup_id = parse_address(args.backup)
     place = open_place(text, args.s3_settings)
     manifest = load(place, source, resolve(place, source, backup_id), seal)
@@ -311,15 +350,13 @@ def _restore(args: argparse.Namespace) -> int:
             ).run()
         else:
             identity = _identity(args, manifest)
-            result = Restore(
+            restore = Restore(
                 manifest, place, seal, args.folder, point=point, identity=identity, progress=stages.progress
-            ).run()
+            )
+            result = restore.run() if args.once is None else once.run(restore, args.once)
     finally:
         stages.clear()
-    if args.json:
-        answer = {"folder": str(args.folder), "begin": result.begin, "end": result.end, "messages": result.messages}
-        print(json.dumps(answer | {"sound": not result.damaged, "notes": result.notes}))
-    else:
+    if not _told_as_json(args, _restored(args, manifest, result)):
         for note in result.notes:
             print(f"note    {note}")
         print(f"{result.messages} records, the log from {result.begin} to {result.end}")
@@ -327,7 +364,14 @@ def _restore(args: argparse.Namespace) -> int:
     return 1 if result.damaged else 0
 
 
+def _restored(args: argparse.Namespace, manifest: Manifest, result: Any) -> dict[str, Any]:
+    answer = {"folder": str(args.folder), "begin": result.begin, "end": result.end, "messages": result.messages}
+    return answer | {"backup": manifest.id, "sound": not result.damaged, "notes": result.notes}
+
+
 def _check_identity(args: argparse.Namespace, manifest: Manifest) -> None:
+    if args.once is not None and args.topic is not None:
+        raise InputError("--once is for a restore of the whole backup, not of one topic")
     given = [name for name in ("cluster", "group", "member") if getattr(args, name) is not None]
     if given and (manifest.group is None or args.topic is not None):
         raise InputError(f"--{given[0]} is for the backup of a member of a group, restored as a whole")

@@ -1,6 +1,6 @@
 """The store's files over HTTP, for jobs that run elsewhere than the volume: GET /store, GET /store/files/{path}.
 
-    GET /store                      the bounds of the log, its committed position, and its files
+    GET /store                      whose store it is, the bounds of the log, its committed position, its files
     GET /store?under=F              the files in folder F instead
     GET /store/files/{path}         a file; with `Range: bytes=a-b`, `a-` or `-n` a part of it
 
@@ -102,8 +102,10 @@ class StoreFilesApi:
     async def _show(self, store: MessageStore, request: web.Request) -> web.StreamResponse:
         under = request.query.get("under", "").rstrip("/")
         begin, committed = store.min_pos, store.readable_end  # before the files are listed: they are behind it
+        node = self._view.node()
+        owner = {name: node.get(name) for name in ("cluster", "group", "member")}
         try:
-            text = await self._on_thread(_store_json, store, under, begin, committed)
+            text = await self._on_thread(_store_json, store, under, begin, committed, owner)
         except OSError as error:
             raise ApiError(503, f"the store's files cannot be listed: {error}") from error
         return web.Response(text=text, content_type="application/json")
@@ -156,12 +158,12 @@ class StoreFilesApi:
                 transport.abort()  # a closed connection shows that the promised length was not sent
 
 
-def _store_json(store: MessageStore, under: str, begin: int, committed: int) -> str:
+def _store_json(store: MessageStore, under: str, begin: int, committed: int, owner: dict[str, Any]) -> str:
     folder = StoreFolder(store.settings)
     files = folder.listed(under or folder.log_path)
     if not under:
         files = [(path, length) for path, length in files if file_of(path).readable_bytes(length, committed)]
-    answer = {
+    answer = owner | {
         "layout": "ledger" if store.settings.enableDLegerCommitLog else "plain",
         "logFolder": folder.log_path,
         "begin": begin,

@@ -46,9 +46,8 @@ class Node:
 
     def __init__(self, store: MessageStore | None, **options: Any) -> None:
         self.store = store
-        view = AdminView(
-            self._broker, lambda: "starting: the store is being recovered, 25 %", lambda: {"phase": "ready"}
-        )
+        owner = {"phase": "ready", "cluster": "lab", "group": "broker-a", "member": None}
+        view = AdminView(self._broker, lambda: "starting: the store is being recovered, 25 %", lambda: owner)
         self.app = application(Probes(lambda: None, lambda: None, lambda: b""), admin=view, **options)
         self.client = TestClient(TestServer(self.app))
 
@@ -115,6 +114,9 @@ async def test_a_store_tells_what_it_has_and_gives_it(tmp_path: Path) -> None:
         told = await node.show()
         files = {file["path"]: file["bytes"] for file in told.pop("files")}
         assert told == {
+            "cluster": "lab",
+            "group": "broker-a",
+            "member": None,
             "layout": "plain",
             "logFolder": "commitlog",
             "begin": 0,
