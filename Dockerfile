@@ -33,8 +33,13 @@ ENV PATH=/opt/tallystick/bin:$PATH HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNB
 USER 10001:10001
 WORKDIR /tmp
 
+FROM built AS built-node
+# For backups: S3 and encryption.
+RUN python3 -m pip --python /opt/tallystick/bin/python3 install "$(echo /dist/*.whl)[backup]" \
+ && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tallystick/lib
+
 FROM base AS node
-COPY --from=built /opt/tallystick /opt/tallystick
+COPY --from=built-node /opt/tallystick /opt/tallystick
 EXPOSE 9876 10909 10911 10912 8080
 ENTRYPOINT ["tally"]
 CMD ["run", "--dir", "/data", "--host", "0.0.0.0"]

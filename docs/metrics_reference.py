@@ -20,6 +20,7 @@ from tallystick.node.http.metrics import (
     SLAVE_METRICS,
 )
 from tallystick.node.http.process_metrics import MEMORY_METRICS, NAMESERVER_METRICS
+from tallystick.operator.backups.metrics import BACKUP_METRICS
 from tallystick.operator.core.metrics import CORE_METRICS
 from tallystick.operator.jobs.metrics import JOB_METRICS
 from tallystick.operator.topics.metrics import TOPIC_METRICS
@@ -79,7 +80,12 @@ PARTS: dict[str, tuple[str, Sections]] = {
     "Operator": (
         "Every operator exposes the first table, also while it is on standby. Only the operator that leads exposes the"
         " others.",
-        {"Reconciliations": CORE_METRICS, "StoreJobs": JOB_METRICS, "Topics and consumer groups": TOPIC_METRICS},
+        {
+            "Reconciliations": CORE_METRICS,
+            "StoreJobs": JOB_METRICS,
+            "Backups": BACKUP_METRICS,
+            "Topics and consumer groups": TOPIC_METRICS,
+        },
     ),
 }
 """The parts of the page: text, and metrics by section."""

@@ -12,7 +12,7 @@ from typing import Any
 import kopf
 
 from tallystick.operator.core import kube
-from tallystick.operator.core.names import JOB_LABEL
+from tallystick.operator.core.names import BACKUP_LABEL, JOB_LABEL
 from tallystick.operator.core.settings import Settings
 from tallystick.operator.core.work_queue import Key, Kind
 from tallystick.operator.jobs.names import TEMPLATE_LABEL
@@ -71,6 +71,8 @@ def registry_for(look_at: Callable[[Key], None]) -> kopf.OperatorRegistry:
     async def owned(labels: Any, namespace: str, **_: Any) -> None:
         if name := labels.get(JOB_LABEL):
             look_at(Key(namespace, name, Kind.JOB))
+        elif name := labels.get(BACKUP_LABEL):
+            look_at(Key(namespace, name, Kind.BACKUP))
         elif name := labels.get(CLUSTER_LABEL):
             look_at(Key(namespace, name, Kind.CLUSTER))
 
@@ -78,6 +80,9 @@ def registry_for(look_at: Callable[[Key], None]) -> kopf.OperatorRegistry:
         look_at(Key(namespace, name, Kind.JOB))
         if template := labels.get(TEMPLATE_LABEL):
             look_at(Key(namespace, template, Kind.JOB))
+
+    async def backup(name: str, namespace: str, **_: Any) -> None:
+        look_at(Key(namespace, name, Kind.BACKUP))
 
     async def of_topics(spec: Any, namespace: str, **_: Any) -> None:
         if name := spec.get("clusterName"):
@@ -93,6 +98,7 @@ def registry_for(look_at: Callable[[Key], None]) -> kopf.OperatorRegistry:
     for resource in OF_TOPICS:
         register(resource, of_topics)
     register(kube.STORE_JOBS, store_job)
+    register(kube.BACKUPS, backup)
     kopf.on.login(registry=registry, id="login")(login)
     return registry
 

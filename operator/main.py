@@ -1,4 +1,4 @@
-"""Reconciles BrokerClusters, Topics, ConsumerGroups and StoreJobs in Kubernetes.
+"""Reconciles BrokerClusters, Topics, ConsumerGroups, StoreJobs and Backups in Kubernetes.
 
 Usage: tally-operator [--help | --version | --prepare-uninstall]
 
@@ -45,18 +45,21 @@ from importlib.metadata import version
 
 import aiohttp
 
+from tallystick.operator.backups.metrics import BackupMetrics
+from tallystick.operator.backups.reconcile import BackupsReconciler
 from tallystick.operator.clusters.reconcile import ClusterReconciler
 from tallystick.operator.core.admin_token import AdminTokens, load_key
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.events import Events
 from tallystick.operator.core.guard import Guard, Work
 from tallystick.operator.core.health import Pulse, application, serving
-from tallystick.operator.core.kube import CLUSTERS, STORE_JOBS, Json, Kube, KubeError, connect
+from tallystick.operator.core.kube import BACKUPS, CLUSTERS, STORE_JOBS, Json, Kube, KubeError, connect
 from tallystick.operator.core.lease import Lease, LeaseLostError
 from tallystick.operator.core.logs import configure
 from tallystick.operator.core.metrics import Metrics
 from tallystick.operator.core.namespace_leases import NamespaceLeases
 from tallystick.operator.core.node_api import NodeApi, node_session
+from tallystick.operator.core.release import release_terminating
 from tallystick.operator.core.settings import Settings, SettingsError
 from tallystick.operator.core.work_queue import Key, Kind, WorkQueue
 from tallystick.operator.jobs.driver_http import DriverHttp
@@ -66,8 +69,7 @@ from tallystick.operator.jobs.reconcile import JobsReconciler
 from tallystick.operator.topics.brokers import NodeBrokers
 from tallystick.operator.topics.metrics import TopicMetrics
 from tallystick.operator.topics.reconcile import TopicsReconciler
-from tallystick.operator.topics.release import release_terminating
-from tallystick.operator.uninstall import prepare_uninstall
+from tallystick.operator.uninstall import FINALIZERS, prepare_uninstall
 
 _logger = logging.getLogger(__name__)
 
@@ -154,7 +156,8 @@ async def run(settings: Settings, kube: Kube) -> int:
                 queue = _queue(settings, kube, session, token, metrics, namespaces)
                 status = await _lead(settings, kube, queue, lease, namespaces, stop)
                 if stop.is_set():
-                    await release_terminating(kube, settings.watch_namespaces or (settings.pod_namespace,))
+                    ending = settings.watch_namespaces or (settings.pod_namespace,)
+                    await release_terminating(kube, ending, FINALIZERS)
                 return status
         finally:
             await namespaces.release()
@@ -200,6 +203,7 @@ def _queue(
     work: dict[Kind, Work] = {
         Kind.CLUSTER: ClusterReconciler(context).reconcile,
         Kind.JOB: JobsReconciler(context, DriverHttp(session), JobMetrics(metrics.registry)).reconcile,
+        Kind.BACKUP: BackupsReconciler(context, BackupMetrics(metrics.registry)).reconcile,
         Kind.TOPICS: lambda key: topics.reconcile(key.namespace, key.name),
     }
 
@@ -270,14 +274,14 @@ def _end(error: LeaseLostError) -> None:
 
 
 async def discover(kube: Kube, queue: WorkQueue, settings: Settings) -> None:
-    """Lists clusters and jobs and adds unknown ones to the queue: a watch may be broken, or older than its kind."""
+    """Lists clusters, jobs and backups and adds unknown ones to the queue: a watch may be broken or too old."""
     namespaces: Sequence[str | None] = settings.watch_namespaces or (None,)
-    kinds = ((CLUSTERS, (Kind.CLUSTER, Kind.TOPICS)), (STORE_JOBS, (Kind.JOB,)))
+    kinds = ((CLUSTERS, (Kind.CLUSTER, Kind.TOPICS)), (STORE_JOBS, (Kind.JOB,)), (BACKUPS, (Kind.BACKUP,)))
     while True:
         for namespace, (resource, concerns) in itertools.product(namespaces, kinds):
             try:
                 for body in await kube.list(resource, namespace):
-                    if resource is STORE_JOBS and not _lives(body):
+                    if resource is not CLUSTERS and not _lives(body):
                         continue
                     for kind in concerns:
                         key = Key(body["metadata"]["namespace"], body["metadata"]["name"], kind)
@@ -289,7 +293,9 @@ async def discover(kube: Kube, queue: WorkQueue, settings: Settings) -> None:
 
 
 def _lives(job: Json) -> bool:
-    """Whether a StoreJob needs a reconciliation: it has not ended, or it expires."""
+    """Whether a StoreJob or Backup needs a reconciliation: it has not ended, it expires, or it is being deleted."""
+    if job["metadata"].get("deletionTimestamp"):
+        return True
     phase, ttl = (job.get("status") or {}).get("phase"), (job.get("spec") or {}).get("ttlSecondsAfterFinished")
     return phase not in OVER or ttl is not None
 

@@ -1,7 +1,8 @@
 """What has to be done before the operator is removed: a hook of the chart runs it.
 
-Topics and ConsumerGroups with a finalizer could not be deleted without an operator, nor could their namespace. The
-operator itself would set the finalizers again, so it has to stop first. It stops when another process takes its lease.
+Topics, ConsumerGroups and Backups with a finalizer could not be deleted without an operator, nor could their namespace.
+The operator itself would set the finalizers again, so it has to stop first. It stops when another process takes its
+lease.
 
 1. Take the lease of the release, and wait until the process that held it has ended.
 2. Release the finalizers, in namespaces that no other release manages.
@@ -16,17 +17,25 @@ import logging
 import os
 import time
 
-from tallystick.operator.core.kube import CLUSTERS, CONSUMER_GROUPS, STORE_JOBS, TOPICS, Kube
+from tallystick.operator.backups.spec import FINALIZER
+from tallystick.operator.core.kube import BACKUPS, CLUSTERS, CONSUMER_GROUPS, STORE_JOBS, TOPICS, Kube, Resource
 from tallystick.operator.core.lease import Lease, LeaseLostError
 from tallystick.operator.core.namespace_leases import NamespaceLeases
+from tallystick.operator.core.release import release_all
 from tallystick.operator.core.settings import Settings
-from tallystick.operator.topics.release import release_all
+from tallystick.operator.topics.kinds import CONSUMER_GROUP, TOPIC
 
 _logger = logging.getLogger(__name__)
 
 HOLD_SECONDS = 20.0
 """Duration of the lease. An operator that is installed right after this waits as long."""
-KINDS = (CLUSTERS, TOPICS, CONSUMER_GROUPS, STORE_JOBS)
+KINDS = (CLUSTERS, TOPICS, CONSUMER_GROUPS, STORE_JOBS, BACKUPS)
+FINALIZERS: tuple[tuple[Resource, str], ...] = (
+    (TOPICS, TOPIC.finalizer),
+    (CONSUMER_GROUPS, CONSUMER_GROUP.finalizer),
+    (BACKUPS, FINALIZER),
+)
+"""All finalizers that the operator sets."""
 
 
 async def prepare_uninstall(settings: Settings, kube: Kube) -> None:
@@ -56,7 +65,7 @@ async def _release(settings: Settings, kube: Kube, waits: float) -> None:
             if why := await leases.obstacle(namespace):
                 _logger.warning("%s: no finalizer is released: %s", namespace, why)
                 continue
-            released = await release_all(kube, namespace)
+            released = await release_all(kube, namespace, FINALIZERS)
             _logger.info("%s: released the finalizers of %d resources", namespace, released)
     finally:
         await leases.release()

@@ -31,12 +31,13 @@ MAY_IMPORT: dict[str, set[str]] = {
 # What a folder of the operator may import of its others. Jobs and topics know a cluster by its resource alone.
 OPERATOR_MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
+    "backups": {"core"},
     "clusters": {"core"},
     "jobs": {"core"},
     "topics": {"core"},
-    "": {"clusters", "core", "jobs", "topics"},
+    "": {"backups", "clusters", "core", "jobs", "topics"},
 }
-RECONCILERS = ("clusters", "jobs", "topics")
+RECONCILERS = ("backups", "clusters", "jobs", "topics")
 STAGES = ("spec", "observed", "observe", "decide", "carry_out", "status", "reconcile")
 """The files of a reconciler, in the order in which a pass uses them."""
 MODULES = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))

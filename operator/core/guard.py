@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from tallystick.operator.core.events import Events, Reference
-from tallystick.operator.core.kube import CLUSTERS, STORE_JOBS, Kube
+from tallystick.operator.core.kube import BACKUPS, CLUSTERS, STORE_JOBS, Kube, Resource
 from tallystick.operator.core.namespace_leases import NamespaceLeases
 from tallystick.operator.core.work_queue import Key, Kind
 
@@ -14,6 +14,8 @@ _logger = logging.getLogger(__name__)
 
 Work = Callable[[Key], Awaitable[float | None]]
 
+RESOURCES: Mapping[Kind, Resource] = {Kind.CLUSTER: CLUSTERS, Kind.JOB: STORE_JOBS, Kind.BACKUP: BACKUPS}
+"""Kinds of keys that name a resource."""
 WAITING_SECONDS = 10.0
 """Interval of passes over a key in a namespace that another operator manages."""
 
@@ -41,7 +43,7 @@ class Guard:
         """Records an event, once for each reason. The status of the resource belongs to the other operator."""
         if key.kind is Kind.TOPICS:
             return WAITING_SECONDS
-        body = await self._kube.find(CLUSTERS if key.kind is Kind.CLUSTER else STORE_JOBS, key.namespace, key.name)
+        body = await self._kube.find(RESOURCES[key.kind], key.namespace, key.name)
         if body is None:
             self._told.pop(key, None)
             return None

@@ -78,10 +78,13 @@ BROKER_NODES = Resource(f"apis/{GROUP}/{VERSION}", "brokernodes", "BrokerNode")
 TOPICS = Resource(f"apis/{GROUP}/{VERSION}", "topics", "Topic")
 CONSUMER_GROUPS = Resource(f"apis/{GROUP}/{VERSION}", "consumergroups", "ConsumerGroup")
 STORE_JOBS = Resource(f"apis/{GROUP}/{VERSION}", "storejobs", "StoreJob")
+BACKUPS = Resource(f"apis/{GROUP}/{VERSION}", "backups", "Backup")
+JOBS = Resource("apis/batch/v1", "jobs", "Job")
 
 RESOURCES = (
     *(PODS, SERVICES, CLAIMS, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, EVENTS, STATEFUL_SETS, DISRUPTION_BUDGETS),
     *(NETWORK_POLICIES, LEASES, CLUSTERS, BROKER_NODES, TOPICS, CONSUMER_GROUPS, STORE_JOBS),
+    *(BACKUPS, JOBS),
 )
 BY_KIND: Mapping[str, Resource] = {resource.kind: resource for resource in RESOURCES}
 

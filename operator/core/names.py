@@ -14,6 +14,8 @@ GROUP_LABEL = f"{GROUP}/group"
 MEMBER_LABEL = f"{GROUP}/member"
 JOB_LABEL = f"{GROUP}/job"
 """Label of all objects of a StoreJob. Such objects do not belong to the cluster."""
+BACKUP_LABEL = f"{GROUP}/backup"
+"""Label of all objects of a Backup. Such objects do not belong to the cluster either."""
 
 # Annotations: users set the first two, the operator the others.
 PAUSED = f"{GROUP}/paused"
@@ -114,15 +116,15 @@ class Names:
         return self.group_labels(group) | {MEMBER_LABEL: str(member)}
 
     def selector(self) -> str:
-        """Returns the label selector of the objects of the cluster, without those of jobs."""
-        return f"{CLUSTER}={self.cluster},{MANAGED_BY}={FIELD_MANAGER},!{JOB_LABEL}"
+        """Returns the label selector of the objects of the cluster, without those of jobs and backups."""
+        return f"{CLUSTER}={self.cluster},{MANAGED_BY}={FIELD_MANAGER},!{JOB_LABEL},!{BACKUP_LABEL}"
 
     def broker_selector(self) -> dict[str, str]:
         """Returns labels that only broker pods have."""
         return {CLUSTER: self.cluster, "app.kubernetes.io/component": "broker"}
 
     def job_selector(self) -> dict[str, str]:
-        """Returns labels that only pods of StoreJobs of the cluster have."""
+        """Returns labels that only pods of StoreJobs and Backups of the cluster have."""
         return {CLUSTER: self.cluster, "app.kubernetes.io/component": "job"}
 
     def name_server_selector(self) -> dict[str, str]:

@@ -29,6 +29,8 @@ class Kind(Enum):
     TOPICS = "topics"
     JOB = "job"
     """A StoreJob; the key contains its name instead of the name of a cluster."""
+    BACKUP = "backup"
+    """A Backup; the key contains its name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def merged(value: Any, patch: Any) -> Any:
 
 
 def test_there_is_a_file_for_each_kind() -> None:
-    assert KINDS == ["BrokerCluster", "BrokerNode", "ConsumerGroup", "StoreJob", "Topic"]
+    assert KINDS == ["Backup", "BrokerCluster", "BrokerNode", "ConsumerGroup", "StoreJob", "Topic"]
     assert [path.stem for path in FILES] == [kind.lower() for kind in KINDS]
 
 

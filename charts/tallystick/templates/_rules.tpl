@@ -10,11 +10,17 @@ create if the object does not exist. */}}
 - apiGroups: [tallystick.dev] # created by schedules; deleted after ttlSecondsAfterFinished
   resources: [storejobs]
   verbs: [get, list, watch, create, delete]
+- apiGroups: [tallystick.dev] # patch is for the finalizer
+  resources: [backups]
+  verbs: [get, list, watch, patch]
+- apiGroups: [batch] # one for each group of a Backup
+  resources: [jobs]
+  verbs: [get, list, create, delete]
 - apiGroups: [tallystick.dev]
-  resources: [brokerclusters/status, brokernodes/status, topics/status, consumergroups/status, storejobs/status]
+  resources: [brokerclusters/status, brokernodes/status, topics/status, consumergroups/status, storejobs/status, backups/status]
   verbs: [get, patch]
 - apiGroups: [tallystick.dev] # to set them as owners with blockOwnerDeletion
-  resources: [brokerclusters/finalizers, brokernodes/finalizers, storejobs/finalizers]
+  resources: [brokerclusters/finalizers, brokernodes/finalizers, storejobs/finalizers, backups/finalizers]
   verbs: [update]
 - apiGroups: [apps]
   resources: [statefulsets]

@@ -5,8 +5,9 @@ from simulated_api import SimulatedApi
 from simulated_cluster import InlineKube
 from topics_lab import CLUSTER, NAMESPACE, Lab
 
-from tallystick.operator.topics.release import release_terminating
+from tallystick.operator.core.release import release_terminating
 from tallystick.operator.topics.settings import TopicSettings
+from tallystick.operator.uninstall import FINALIZERS
 
 pytestmark = pytest.mark.asyncio
 FINALIZER = "tallystick.dev/topic"
@@ -283,7 +284,7 @@ async def test_an_operator_that_stops_releases_only_a_namespace_that_is_deleted(
         api._store((plural, "shop", name), body)
     api.terminating = {"shop"} if terminating else {"bank"}
     before = dict(api.objects)
-    released = await release_terminating(InlineKube(api), ["shop"])
+    released = await release_terminating(InlineKube(api), ["shop"], FINALIZERS)
     assert released == (2 if terminating else 0)
     if not terminating:
         assert api.objects == before

@@ -1,7 +1,7 @@
 """Finalizers that nothing releases when the operator is gone: with its namespace, or with its release.
 
 The pods of a namespace are deleted before its other objects. An operator in this namespace then gets SIGTERM before the
-Topics are marked for deletion. So it releases all of them when it stops.
+resources are marked for deletion. So it releases all of them when it stops.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from tallystick.operator.core.kube import BY_KIND, ConflictError, Kube, KubeError, NotFoundError, Resource
-from tallystick.operator.topics.kinds import CONSUMER_GROUP, TOPIC
+from tallystick.operator.core.kube import ConflictError, Kube, KubeError, NotFoundError, Resource
 
 _logger = logging.getLogger(__name__)
 
@@ -19,9 +18,12 @@ RELEASE_SECONDS = 15.0
 """Time limit. Kubernetes kills the operator 30 s after SIGTERM."""
 TRIES = 5
 
+Finalizers = Iterable[tuple[Resource, str]]
+"""Kinds of resources, and the finalizer of the operator on them."""
 
-async def release_terminating(kube: Kube, namespaces: Iterable[str]) -> int:
-    """Removes the finalizers of Topics and ConsumerGroups in those namespaces that are being deleted.
+
+async def release_terminating(kube: Kube, namespaces: Iterable[str], finalizers: Finalizers) -> int:
+    """Removes the finalizers in those namespaces that are being deleted.
 
     Returns the number of released resources. Errors are logged: the process ends in any case.
     """
@@ -30,7 +32,7 @@ async def release_terminating(kube: Kube, namespaces: Iterable[str]) -> int:
         async with asyncio.timeout(RELEASE_SECONDS):
             for namespace in namespaces:
                 if await kube.is_terminating(namespace):
-                    released += await release_all(kube, namespace)
+                    released += await release_all(kube, namespace, finalizers)
     except (KubeError, TimeoutError) as error:
         _logger.warning("could not release all finalizers: %s", error or "timed out")
     if released:
@@ -38,14 +40,14 @@ async def release_terminating(kube: Kube, namespaces: Iterable[str]) -> int:
     return released
 
 
-async def release_all(kube: Kube, namespace: str) -> int:
-    """Removes the finalizers of all Topics and ConsumerGroups in a namespace. Returns the number of released resources.
+async def release_all(kube: Kube, namespace: str, finalizers: Finalizers) -> int:
+    """Removes the finalizers of all resources in a namespace. Returns the number of released resources.
 
     KubeError: some are not released.
     """
     released = 0
-    for kind in (TOPIC, CONSUMER_GROUP):
-        released += await _release(kube, BY_KIND[kind.kind], kind.finalizer, namespace)
+    for resource, finalizer in finalizers:
+        released += await _release(kube, resource, finalizer, namespace)
     return released
 
 

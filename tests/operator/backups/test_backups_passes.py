@@ -1,0 +1,198 @@
+"""Backups as short stories, in whole passes over the simulated API: what Jobs are created, and what the status says."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import pytest
+from jobs_lab import NAMESPACE, JobLab
+from simulated_api import Json
+from simulated_cluster import InlineKube, Operated
+
+from tallystick.node.commands.backup import add_parsers
+from tallystick.operator.backups.metrics import BackupMetrics
+from tallystick.operator.backups.reconcile import BackupsReconciler
+from tallystick.operator.backups.spec import FINALIZER
+from tallystick.operator.core.admin_token import AdminTokens
+from tallystick.operator.core.context import Context
+from tallystick.operator.core.events import Events
+from tallystick.operator.core.work_queue import Key, Kind
+
+PLACE = {"persistentVolumeClaim": {"name": "backups", "subPath": "daily"}}
+DONE = {"address": "/backups/daily/orders/orders-0/1", "begin": 0, "committed": 900, "bytes": 900, "newBytes": 90}
+
+
+class Lab(Operated[BackupsReconciler]):
+    def __init__(self) -> None:
+        self.world = JobLab()
+        self.api = self.world.api
+        self.api.hook = lambda *args: self.count_write()
+        self.metrics = BackupMetrics(self.world.metrics.registry)
+        self.world.put("persistentvolumeclaims", "backups", {"spec": {"accessModes": ["ReadWriteOnce"]}})
+
+    def operator(self) -> BackupsReconciler:
+        if self.reconciler is None:
+            api = InlineKube(self.api)
+            context = Context(
+                kube=api,
+                nodes=None,  # type: ignore[arg-type]
+                settings=self.world.settings,
+                events=Events(api, "operator-0", lambda: self.world.time),
+                metrics=self.world.metrics,
+                token=AdminTokens(b"k" * 32),
+                look_at=lambda key: None,
+                now=lambda: self.world.time,
+            )
+            self.reconciler = BackupsReconciler(context, self.metrics)
+        return self.reconciler
+
+    def backup(self, name: str = "now", **spec: Any) -> None:
+        spec = {"clusterName": "orders", "destination": PLACE} | spec
+        self.world.put("backups", name, {"spec": spec})
+
+    def step(self, seconds: float = 1.0, writes: int | None = None) -> float | None:
+        self.world.time += seconds
+        self.api.collect()
+        return self.pass_over(Key(NAMESPACE, "now", Kind.BACKUP), writes)
+
+    @property
+    def status(self) -> Json:
+        found: Json = (self.api.get("backups", "now") or {}).get("status") or {}
+        return found
+
+    def jobs(self) -> list[str]:
+        return [body["metadata"]["name"] for body in self.api.all("jobs")]
+
+    def end(self, name: str, code: int, message: Any) -> None:
+        job = self.api.get("jobs", name)
+        assert job is not None, f"{name} is not there: {self.jobs()}"
+        owner = {"kind": "Job", "name": name, "uid": job["metadata"]["uid"], "controller": True}
+        text = message if isinstance(message, str) else json.dumps(message)
+        ended = {"state": {"terminated": {"exitCode": code, "message": text}}}
+        labels = job["spec"]["template"]["metadata"]["labels"]
+        status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [ended]}
+        self.world.put("pods", f"{name}-x", {"status": status}, labels=labels, ownerReferences=[owner])
+
+    def delete(self) -> None:
+        body = self.api.objects["backups", NAMESPACE, "now"]
+        body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab()
+
+
+def test_a_backup_of_a_follower_from_beginning_to_end(lab: Lab) -> None:
+    lab.backup()
+    lab.step()
+    assert lab.jobs() == ["now-0-1"] and lab.status["phase"] == "Running"
+    assert lab.status["groups"][0]["node"] == "orders-0-1", "a follower"
+    lab.end("now-0-1", 0, DONE)
+    lab.step()
+    assert lab.status["phase"] == "Completed" and lab.jobs() == [], "its pod no longer keeps the claim in use"
+    group = lab.status["groups"][0]
+    assert {name: group[name] for name in DONE} == DONE
+    before = len(lab.api.writes)
+    assert lab.step() is None and lab.api.writes[before:] == []
+    assert lab.metrics.last_success.labels(NAMESPACE, "orders")._value.get() > 0
+
+
+def test_the_pod_reads_in_place_and_has_no_secret_in_clear_text(lab: Lab) -> None:
+    s3 = {"bucket": "safe", "prefix": "a/b", "endpoint": "http://minio:9000", "credentialsSecret": "s3"}
+    lab.backup(destination={"s3": s3}, encryption={"keySecret": {"name": "key"}}, bytesPerSecond="50M")
+    lab.step()
+    pod = lab.api.all("jobs")[0]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    volumes = {each["name"]: each for each in pod["volumes"]}
+    assert volumes["store"]["persistentVolumeClaim"] == {"claimName": "data-orders-0-1", "readOnly": True}
+    assert volumes["backup-s3"]["secret"]["secretName"] == "s3"
+    terms = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert terms[0]["labelSelector"]["matchLabels"]["tallystick.dev/member"] == "1"
+    assert {each["name"] for each in container["env"]} == {"HOME", "AWS_ENDPOINT_URL"}
+    parser = argparse.ArgumentParser()
+    add_parsers(parser.add_subparsers())
+    args = parser.parse_args(container["command"][1:])
+    assert (args.place, args.http) == ("s3://safe/a/b", "orders-0-1.shop.svc:8080")
+    assert str(args.key_file) == "/etc/tallystick-key/backup.key"
+
+
+def test_another_member_is_tried_and_the_leader_is_the_last(lab: Lab) -> None:
+    lab.backup()
+    nodes = []
+    for attempt in range(1, 7):
+        lab.step(400)
+        nodes.append(lab.status["groups"][0]["node"])
+        lab.end(f"now-0-{attempt}", 1, "trace\nthe store has a damaged record")
+        lab.step()
+    assert nodes == ["orders-0-1", "orders-0-2", "orders-0-0"] * 2
+    assert lab.status["phase"] == "Failed" and lab.status["reason"] == "AttemptsFailed"
+    assert "the store has a damaged record" in lab.status["message"]
+    assert lab.metrics.failures.labels(NAMESPACE, "orders")._value.get() == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"clusterName": "other"}, "ClusterNotFound"),
+        ({"groups": [7]}, "GroupNotFound"),
+        ({"destination": {"persistentVolumeClaim": {"name": "none"}}}, "DestinationMissing"),
+        ({"destination": {"persistentVolumeClaim": {"name": "data-orders-0-2"}}}, "DestinationIsStore"),
+        ({"destination": {"persistentVolumeClaim": {"name": "backups", "subPath": "../x"}}}, "InvalidSpec"),
+    ],
+)
+def test_what_cannot_start_says_why(lab: Lab, spec: Json, reason: str) -> None:
+    lab.backup(**spec)
+    lab.step()
+    assert lab.status["reason"] == reason and lab.jobs() == []
+
+
+def test_a_job_of_someone_else_is_not_changed(lab: Lab) -> None:
+    lab.world.put("jobs", "now-0-1", {"spec": {}})
+    lab.backup()
+    lab.step()
+    assert lab.status["reason"] == "NameTaken"
+    assert (lab.api.get("jobs", "now-0-1") or {})["spec"] == {}
+
+
+@pytest.mark.parametrize("writes", range(6))
+def test_a_kill_after_any_write_loses_and_repeats_nothing(lab: Lab, writes: int) -> None:
+    lab.backup(deletionPolicy="Delete", verify=True)
+    lab.step(writes=writes)
+    lab.step()
+    assert lab.jobs() == ["now-0-1"]
+    lab.end("now-0-1", 0, DONE)
+    lab.step(writes=writes)
+    lab.step()
+    assert lab.status["phase"] in ("Verifying", "Running") and lab.jobs() == ["now-0-1-verify"]
+    lab.end("now-0-1-verify", 0, {"sound": True})
+    lab.step(writes=writes)
+    lab.step()
+    assert lab.status["phase"] == "Completed" and lab.status["groups"][0]["verified"] is True
+
+
+def test_the_stored_backup_goes_with_the_resource_if_it_is_to(lab: Lab) -> None:
+    lab.backup(deletionPolicy="Delete")
+    lab.step()
+    lab.end("now-0-1", 0, DONE)
+    lab.step()
+    lab.delete()
+    lab.step()
+    assert lab.jobs() == ["now-0-1-delete"]
+    lab.end("now-0-1-delete", 0, {"backups": ["1"], "waits": ""})
+    lab.step()
+    assert FINALIZER not in (lab.api.get("backups", "now") or {"metadata": {}})["metadata"].get("finalizers", [])
+
+
+def test_a_namespace_that_is_being_deleted_keeps_the_stored_backup(lab: Lab) -> None:
+    lab.backup(deletionPolicy="Delete")
+    lab.step()
+    lab.end("now-0-1", 0, DONE)
+    lab.step()
+    lab.api.terminating.add(NAMESPACE)
+    lab.delete()
+    lab.step()
+    assert lab.jobs() == []
+    assert FINALIZER not in (lab.api.get("backups", "now") or {"metadata": {}})["metadata"].get("finalizers", [])
