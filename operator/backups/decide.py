@@ -284,7 +284,7 @@ def _deletion(backup: Backup, seen: Seen) -> Decision:
         _advance_deletion(backup, seen, group, told)
     stored = [group for group in groups if group.get("address") and group["phase"] != Phase.DELETED]
     if stored and backup.place.claim and (seen.destination is None or is_store(seen.destination)):
-        told.append(("BackupNotDeleted", f"PersistentVolumeClaim {backup.place.claim} does not exist any more"))
+        told.append(("BackupNotDeleted", f"PersistentVolumeClaim {backup.place.claim} no longer exists"))
         return Decision(Phase.DELETING, tuple(groups), release=True, told=tuple(told))
     message = next((f"{group['name']}: {group['message']}" for group in stored if group.get("message")), "")
     return Decision(Phase.DELETING, tuple(groups), "Deleting", message, release=not stored, told=tuple(told))

@@ -98,7 +98,7 @@ async def test_two_runs_exclude_each_other(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path / "to", os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with pytest.raises(BackupError, match="another restore into .* is running"):
+        with pytest.raises(BackupError, match=r"another restore into .* is running"):
             once.run(restore_of(tmp_path, manifest), "a")
     finally:
         os.close(descriptor)

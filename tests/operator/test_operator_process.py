@@ -14,6 +14,7 @@ from metrics_page import check_page
 from prometheus_client.metrics import MetricWrapperBase
 
 from tallystick.operator import handlers
+from tallystick.operator.backups.metrics import BACKUP_METRICS, BackupMetrics
 from tallystick.operator.core import kube
 from tallystick.operator.core.health import Pulse, application, trouble
 from tallystick.operator.core.logs import JsonFormatter
@@ -117,8 +118,9 @@ async def test_its_metrics_are_those_of_the_reference(leads: bool) -> None:
     declared = list(CORE_METRICS)
     if leads:  # as the work queue does it
         JobMetrics(metrics.registry)
+        BackupMetrics(metrics.registry)
         TopicMetrics(metrics.registry)
-        declared += [*JOB_METRICS, *TOPIC_METRICS]
+        declared += [*JOB_METRICS, *BACKUP_METRICS, *TOPIC_METRICS]
     for made in set(metrics.registry._collector_to_names):
         if isinstance(made, MetricWrapperBase) and made._labelnames:
             made.labels(*("x" for _ in made._labelnames))  # a sample, which shows its labels
@@ -180,6 +182,7 @@ def test_every_kind_that_the_operator_makes_is_watched_but_secrets() -> None:
             each.plural
             for each in (kube.CLUSTERS, kube.BROKER_NODES, kube.TOPICS, kube.CONSUMER_GROUPS, kube.STORE_JOBS)
         ),
+        kube.BACKUPS.plural,
     }
     assert set(watched()) == expected
     assert "secrets" not in expected
@@ -195,6 +198,7 @@ def test_no_handler_of_changes_that_would_leave_marks_on_objects() -> None:
     ("resource", "body", "expected"),
     [
         ("storejobs", {"name": "orders"}, {Kind.JOB}),
+        ("backups", {"name": "orders"}, {Kind.BACKUP}),
         ("storejobs", {"name": "orders-1", "labels": {"tallystick.dev/job-template": "orders"}}, {Kind.JOB}),
         (
             "pods",
