@@ -89,7 +89,7 @@ def _empty(root: Path, door: Door) -> None:
             for folder, _, files in os.walk(entry.path, topdown=False):
                 for file in files:
                     door.remove(Path(folder) / file)
-                os.rmdir(folder)
+                Path(folder).rmdir()
         elif not entry.is_dir(follow_symlinks=False) and entry.name != RUN_NAME:
             door.remove(Path(entry.path))
     door.sync_dir(root)

@@ -126,7 +126,7 @@ def _add_restore(kinds: Any) -> None:
     restore.add_argument(
         "--once",
         metavar="NAME",
-        help="name of this restore: empty the folder if an earlier run of it was interrupted, do nothing if it finished",
+        help="name of this restore: if an earlier run of it was interrupted, empty the folder; if it ended, do nothing",
     )
     _add_key(restore)
 
