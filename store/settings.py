@@ -446,9 +446,9 @@ class StoreSettings:
         "Whether a send waits for a slave. ASYNC_MASTER: it does not. SYNC_MASTER: it is answered with "
         "FLUSH_SLAVE_TIMEOUT (12) if no slave has the message after syncFlushTimeout, and with SLAVE_NOT_AVAILABLE "
         "(11) if no slave is near enough. SLAVE: the broker copies the log and the tables of the master with its "
-        "`brokerName`, serves reads, and refuses changes until `tally promote`; it needs a `brokerId` above 0, except in "
-        "a replicated group (`enableDLegerCommitLog`): a new group with SLAVE follows the master as a whole. A group "
-        "cannot have SYNC_MASTER.",
+        "`brokerName`, serves reads, and refuses changes until `tally promote`; it needs a `brokerId` above 0, except "
+        "in a replicated group (`enableDLegerCommitLog`): a new group with SLAVE follows the master as a whole. A "
+        "group cannot have SYNC_MASTER.",
         operator=True,
     )
     haListenPort: int = setting(
