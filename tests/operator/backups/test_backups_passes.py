@@ -37,7 +37,7 @@ class Lab(Operated[BackupsReconciler]):
             api = InlineKube(self.api)
             context = Context(
                 kube=api,
-                nodes=None,  # type: ignore[arg-type]
+                nodes=None,
                 settings=self.world.settings,
                 events=Events(api, "operator-0", lambda: self.world.time),
                 metrics=self.world.metrics,
