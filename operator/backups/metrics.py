@@ -18,8 +18,8 @@ BACKUPS = GaugeDeclaration(
 )
 LAST_SUCCESS = GaugeDeclaration(
     "tallystick_operator_backup_last_success_timestamp_seconds",
-    "seconds since 1970",
-    "Completion time of the newest completed Backup of a cluster that exists.",
+    "seconds",
+    "Completion time (since 1970) of the newest completed Backup of a cluster that exists.",
     "the last reconciliation of each Backup",
     ("cluster_namespace", "cluster"),
 )
