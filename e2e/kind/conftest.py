@@ -33,6 +33,7 @@ ORDER = (
     "failover",
     "rolling_upgrade",
     "scale",
+    "backup",
     "store_jobs",
     "claim_lost",
     "operator_killed",

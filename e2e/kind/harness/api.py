@@ -21,6 +21,7 @@ _HOMES = {
     "topics": _OURS,
     "consumergroups": _OURS,
     "storejobs": _OURS,
+    "backups": _OURS,
     "statefulsets": "apis/apps/v1",
     "deployments": "apis/apps/v1",
     "leases": "apis/coordination.k8s.io/v1",
