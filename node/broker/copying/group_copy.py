@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from tallystick.node.broker.copying.followed_log import records
 from tallystick.node.broker.copying.group_follower import GroupFollower
-from tallystick.node.broker.copying.master import Master, MasterError
-from tallystick.node.broker.copying.old_master import LATE_OFFSETS_S, OldMaster
+from tallystick.node.broker.copying.old_master import LATE_OFFSETS_S, OldMasterWatch
 from tallystick.node.broker.copying.place_table import FOLLOWING, PROMOTED, CopyTable, ends_of, state_of
 from tallystick.node.broker.copying.promotion import Promotion, PromotionError
 from tallystick.node.broker.copying.protocol import CopyError
@@ -72,8 +71,6 @@ class GroupCopy:
         self._term: int | None = None  # of the leadership in which it copies
         self._promoting = asyncio.Lock()
         self._promoting_term = 0  # of the leadership in which the promotion began
-        self._old_master: OldMaster | None = None
-        self._watching: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._opened = self._has_follower = False
         self._decides = False  # the promotion completes the copied tables
@@ -82,6 +79,7 @@ class GroupCopy:
     def join(self, broker: Broker, group: BrokerGroup, copied: Iterable[ReplicatedTable]) -> None:
         """See `CopyOfMaster`."""
         self.broker, self.group = broker, group
+        self._old_master = OldMasterWatch(broker, self._client, self.record_file)
         self._copied = tuple(copied)
         for table in self._copied:
             # A row that a heartbeat makes here, and that the master's older answer lacks, would look like one that the
@@ -191,10 +189,9 @@ class GroupCopy:
     def _look(self) -> None:
         """Something changed: copies, or not, as is right now. Nothing is taken for an earlier leadership."""
         term = self.group.term if self.copies else None
-        if not self.group.leads and self._watching is not None:  # the next leader watches
-            self._watching.cancel()
-            self._watching = None
-        elif self.group.leads and self._watching is None:
+        if not self.group.leads:
+            self._old_master.end()  # the next leader watches
+        elif not self._old_master.has_task:
             self._watch_again()
         if term == self._term:
             return
@@ -249,8 +246,7 @@ class GroupCopy:
     async def stop(self) -> None:
         """Ends the copy. It cannot begin again."""
         self.group.on_change.remove(self._look)
-        if self._watching is not None:
-            self._watching.cancel()
+        self._old_master.end()
         self.follower.halt()
         await self.follower.stop()
         await asyncio.gather(*self._ending, return_exceptions=True)
@@ -312,43 +308,24 @@ class GroupCopy:
             raise PromotionError(f"{text} ({error})") from error
         if not self._opened or self._committed_state != PROMOTED:
             raise PromotionError("leadership was lost: ask the leader")
-        self._watch(late_offsets_s=LATE_OFFSETS_S)
+        self._old_master.begin(self.table.promotion, late_offsets_s=LATE_OFFSETS_S)
 
     def _add_missing_topics(self) -> None:
         """The master died: topics that it made since the tables were copied last have messages and no row."""
         topics, default = self.broker.topics, self.broker.settings.defaultTopicQueueNums
         topics.update(*missing_topics(topics, all_queues(self.broker), {}, default))
 
-    def _watch(self, *, late_offsets_s: float) -> None:
-        record, offsets = self.table.promotion, self.broker.offsets
-        copied = offsets.to_json()["offsetTable"] if late_offsets_s else None
-        name = self.broker.settings.brokerName
-        self._old_master = OldMaster(Master(self._client, record.master), name, self.record_file, record, copied)
-        if self._watching is not None:
-            self._watching.cancel()
-        if record.master:
-            run = self._old_master.run(offsets, late_offsets_s=late_offsets_s)
-            self._watching = asyncio.get_running_loop().create_task(run, name="watch the old master")
-
     def _watch_again(self) -> None:
         """This member leads: watches the old master of a promoted group, unless that is done."""
         record = self.table.promotion
         if self._committed_state == PROMOTED and record.master and not record.handed_over:
-            self._watch(late_offsets_s=0.0)
+            self._old_master.begin(record, late_offsets_s=0.0)
 
     async def hand_over(self) -> int:
-        """Makes the old master a slave, if it answers, and registers this broker again. The bytes that the old master
-        stored behind the copied log, as far as they are known."""
-        if self._old_master is None and self.table.promotion.master:
-            self._watch(late_offsets_s=0.0)
-        stray = 0
-        if self._old_master is not None and self._old_master.record.master:
-            try:
-                stray = await self._old_master.hand_over()
-            except (MasterError, OSError) as error:
-                _logger.warning("the old master is not a slave yet, it is made one when it answers: %s", error)
-        await self.broker.tell_name_servers()
-        return stray
+        """See `OldMasterWatch.hand_over`."""
+        if self._old_master.record is None and self.table.promotion.master:
+            self._old_master.begin(self.table.promotion, late_offsets_s=0.0)
+        return await self._old_master.hand_over()
 
 
 def has_messages(settings: StoreSettings, member: Member) -> bool:

@@ -21,7 +21,9 @@ from tallystick.node.remoting.codes import RequestCode
 from tallystick.store.fastjson import int_keys
 
 if TYPE_CHECKING:
+    from tallystick.node.broker.broker import Broker
     from tallystick.node.broker.copying.record import Record, Records
+    from tallystick.node.remoting.client import RemotingClient
 
 _logger = logging.getLogger("tallystick.broker")
 
@@ -102,3 +104,52 @@ class OldMaster:
                     offsets.commit(group, topic, queue_id, offset)
                     taken += 1
         return taken
+
+
+class OldMasterWatch:
+    """Watches the old master of `broker` after its promotion, in a task. `file`: where the promotion's record is."""
+
+    def __init__(self, broker: Broker, client: RemotingClient, file: Records) -> None:
+        self._broker, self._client, self._file = broker, client, file
+        self._old_master: OldMaster | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def record(self) -> Record | None:
+        """The record of the promotion, as far as it was done; None: `begin` was not called."""
+        return None if self._old_master is None else self._old_master.record
+
+    @property
+    def has_task(self) -> bool:
+        """Whether a task was started, and not ended with `end`."""
+        return self._task is not None
+
+    def begin(self, record: Record, *, late_offsets_s: float) -> None:
+        """Begins with a record, in place of an earlier one. `late_offsets_s`: how long offsets that consumers commit to
+        the old master are taken."""
+        self.end()
+        offsets = self._broker.offsets
+        copied = offsets.to_json()["offsetTable"] if late_offsets_s else None
+        name = self._broker.settings.brokerName
+        self._old_master = OldMaster(Master(self._client, record.master), name, self._file, record, copied)
+        if record.master:
+            run = self._old_master.run(offsets, late_offsets_s=late_offsets_s)
+            self._task = asyncio.get_running_loop().create_task(run, name="watch the old master")
+
+    def end(self) -> None:
+        """Ends the task."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def hand_over(self) -> int:
+        """Makes the old master a slave, if it answers, and registers this broker again. The bytes that the old master
+        stored behind the copied log, as far as they are known."""
+        stray = 0
+        if self._old_master is not None and self._old_master.record.master:
+            try:
+                stray = await self._old_master.hand_over()
+            except (MasterError, OSError) as error:
+                _logger.warning("the old master is not a slave yet, it is made one when it answers: %s", error)
+        await self._broker.tell_name_servers()
+        return stray

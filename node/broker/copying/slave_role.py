@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 
 from tallystick.node.broker.copying import beginning
 from tallystick.node.broker.copying.follower import Follower
-from tallystick.node.broker.copying.master import Master, MasterError
-from tallystick.node.broker.copying.old_master import LATE_OFFSETS_S, OldMaster
+from tallystick.node.broker.copying.old_master import LATE_OFFSETS_S, OldMasterWatch
 from tallystick.node.broker.copying.promotion import Promotion, PromotionError
-from tallystick.node.broker.copying.record import Record, RecordFile
+from tallystick.node.broker.copying.record import RecordFile
 from tallystick.node.broker.copying.tables import CopiedTables
 from tallystick.node.broker.group.leader_only import CHANGES
 from tallystick.node.broker.services.rebuilding import all_queues, missing_topics
@@ -63,8 +62,6 @@ class SlaveRole:
         self.is_master = promoted
         """Whether it was promoted."""
         self._promoting = asyncio.Lock()
-        self._old_master: OldMaster | None = None
-        self._watching: asyncio.Task[None] | None = None
 
     @property
     def copies(self) -> bool:
@@ -74,12 +71,13 @@ class SlaveRole:
     @property
     def copied_end(self) -> int:
         """Where the log ended when this broker was promoted."""
-        return 0 if self._old_master is None else self._old_master.record.ended_at
+        return 0 if self._old_master.record is None else self._old_master.record.ended_at
 
     def join(self, broker: Broker, files: TableFiles, routes: dict[int, Handler]) -> dict[int, Handler]:
         """See `Role`. Lost tables come from the master."""
         self.broker = broker
         self._client = RemotingClient(name="broker.copy")
+        self._old_master = OldMasterWatch(broker, self._client, self.record_file)
         if self.is_master:
             routes = self._alone.join(broker, files, routes)
             self.slaves = self._alone.slaves
@@ -116,7 +114,7 @@ class SlaveRole:
             self.follower.start()
             return
         await self._alone.start()
-        self._watch(self.record_file.load(), late_offsets_s=0.0)
+        self._old_master.begin(self.record_file.load(), late_offsets_s=0.0)
 
     # -- promotion -----------------------------------------------------------------------------------------------------
 
@@ -158,7 +156,7 @@ class SlaveRole:
             self._add_missing_topics()
         broker.start_serving()
         await self._alone.start()
-        self._watch(record, late_offsets_s=LATE_OFFSETS_S)
+        self._old_master.begin(record, late_offsets_s=LATE_OFFSETS_S)
 
     def _add_missing_topics(self) -> None:
         """The master died: topics that it made since the tables were copied last have messages and no row."""
@@ -169,26 +167,9 @@ class SlaveRole:
             names = ", ".join(each.topic_name for each in found[:_MOST_NAMED])
             _logger.warning("%d topics that were not copied get default settings: %s", len(found), names)
 
-    def _watch(self, record: Record, *, late_offsets_s: float) -> None:
-        offsets = self.broker.offsets
-        copied = offsets.to_json()["offsetTable"] if late_offsets_s else None
-        name = self.broker.settings.brokerName
-        self._old_master = OldMaster(Master(self._client, record.master), name, self.record_file, record, copied)
-        if record.master:
-            run = self._old_master.run(offsets, late_offsets_s=late_offsets_s)
-            self._watching = asyncio.get_running_loop().create_task(run, name="watch the old master")
-
     async def hand_over(self) -> int:
-        """Makes the old master a slave, if it answers, and registers this broker again. The bytes that the old master
-        stored behind the copied log, as far as they are known."""
-        stray = 0
-        if self._old_master is not None and self._old_master.record.master:
-            try:
-                stray = await self._old_master.hand_over()
-            except (MasterError, OSError) as error:
-                _logger.warning("the old master is not a slave yet, it is made one when it answers: %s", error)
-        await self.broker.tell_name_servers()
-        return stray
+        """See `OldMasterWatch.hand_over`."""
+        return await self._old_master.hand_over()
 
     # -- the role ------------------------------------------------------------------------------------------------------
 
@@ -216,8 +197,7 @@ class SlaveRole:
 
     async def stop(self) -> None:
         """See `Role`."""
-        if self._watching is not None:
-            self._watching.cancel()
+        self._old_master.end()
         if self.is_master:
             await self._alone.stop()
         else:
