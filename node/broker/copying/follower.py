@@ -331,7 +331,7 @@ class Follower:
 
     async def copy_tables(self, master: Master) -> None:
         """Copies the tables now, for the last time. MasterError, OSError."""
-        await self.tables.copy(master, self._reach)
+        await self._copy_tables_once(master)
 
     async def _copy_tables_once(self, master: Master) -> None:
         await self.tables.copy(master, self._reach)

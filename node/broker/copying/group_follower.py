@@ -144,15 +144,16 @@ class GroupFollower(Follower):
             link.pause(self._own_log.is_full)
 
     async def copy_tables(self, master: Master) -> None:
-        """See `Follower`. Also takes the ends of queues that no longer have a message."""
+        """See `Follower`."""
+        self._idle = None  # asked for once more
         await super().copy_tables(master)
-        await self._copy_ends(master, again=True)
 
     async def _copy_tables_once(self, master: Master) -> None:
+        """See `Follower`. Also takes the ends of queues that no longer have a message."""
         await super()._copy_tables_once(master)
-        await self._copy_ends(master, again=False)
+        await self._copy_ends(master)
 
-    async def _copy_ends(self, master: Master, *, again: bool) -> None:
+    async def _copy_ends(self, master: Master) -> None:
         own = self._broker.store.queues
         idle = {
             (name, queue_id)
@@ -160,7 +161,7 @@ class GroupFollower(Follower):
             for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums))
             if own.max_offset(name, queue_id) == 0
         }
-        if idle == self._idle and not again:
+        if idle == self._idle:
             return
         ends: dict[tuple[str, int], int] = {}
         for name in sorted({name for name, _ in idle}):
