@@ -9,11 +9,10 @@ bytes up to the end of this one, and the copy continues there after every interr
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from tallystick.store.engine.local_flush import LocalFlush
-from tallystick.store.formats.segment_files import segment_name
+from tallystick.store.formats.segment_files import read_segment
 
 if TYPE_CHECKING:
     from tallystick.store.engine.message_store import MessageStore
@@ -71,12 +70,7 @@ class LogCopy:
     def read(self, pos: int, size: int) -> bytes:
         """Written bytes of the log, fewer than `size` where a segment ends. OSError."""
         settings = self._store.settings
-        begin = pos - pos % settings.mappedFileSizeCommitLog
-        file = os.open(settings.log_folder / segment_name(begin), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.pread(file, size, pos - begin)
-        finally:
-            os.close(file)
+        return read_segment(settings.log_folder, settings.mappedFileSizeCommitLog, pos, size)
 
     # -- while it is a slave -------------------------------------------------------------------------------------------
 

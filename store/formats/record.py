@@ -37,7 +37,7 @@ import zlib
 from typing import NamedTuple
 
 from tallystick.store.formats import properties as property_text
-from tallystick.store.formats.message import Host, SysFlag
+from tallystick.store.formats.message import TRANSACTION_COMMIT, Host, SysFlag
 from tallystick.store.formats.message_id import encode_message_id
 
 # Fixed: they are on disks.
@@ -211,6 +211,19 @@ def store_timestamp(record: bytes) -> int:
     # It follows the born host, whose size is given by a bit of sysFlag (its last byte is at 39).
     at = 68 if record[39] & SysFlag.BORN_HOST_V6 else 56
     return int.from_bytes(record[at : at + 8], "big")
+
+
+def without_positions(record: bytes) -> bytes:
+    """The bytes of a complete record with zeros in place of PHYSICALOFFSET, and of PREPAREDTRANSACTIONOFFSET if it ends
+    a transaction. Apart from these, a record is the same in two logs."""
+    masked = bytearray(record)
+    masked[28:36] = bytes(8)
+    flag = int.from_bytes(record[36:40], "big")
+    if flag & TRANSACTION_COMMIT:  # of TRANSACTION_ROLLBACK as well
+        hosts = sum(20 if flag & bit else 8 for bit in (SysFlag.BORN_HOST_V6, SysFlag.STORE_HOST_V6))
+        prepared_at = _HEAD.size + hosts + _LONG.size + _INT.size
+        masked[prepared_at : prepared_at + 8] = bytes(8)
+    return bytes(masked)
 
 
 def filler_bytes(buffer: bytes | bytearray | memoryview, offset: int = 0) -> int | None:

@@ -26,6 +26,16 @@ def segment_name(start: int) -> str:
     return f"{start:0{NAME_DIGITS}d}"
 
 
+def read_segment(folder: Path, segment_bytes: int, pos: int, size: int) -> bytes:
+    """Bytes of a log of segments of one size, fewer than `size` where a segment ends. OSError."""
+    begin = pos - pos % segment_bytes
+    file = os.open(folder / segment_name(begin), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(file, size, pos - begin)
+    finally:
+        os.close(file)
+
+
 def segment_start(name: str) -> int | None:
     """The inverse of `segment_name`; None if it is not the name of a segment."""
     return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None

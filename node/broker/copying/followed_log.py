@@ -11,7 +11,6 @@ Where this log ends in terms of the master's is found from the log itself (`loca
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -20,9 +19,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tallystick.node.broker.copying.place_table import APART_BYTES, Place
 from tallystick.node.broker.copying.protocol import ALL_FROM, CopyError, CopyProblem
+from tallystick.node.broker.tables.topics import HALF_TOPIC
 from tallystick.store.engine.log_copy import CHECKED_AFTER_KILL_BYTES, CHECKED_AGAIN_BYTES, CHECKED_BYTES
-from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES
-from tallystick.store.formats.segment_files import segment_name
+from tallystick.store.formats.ledger_format import (
+    ENTRY_HEADER_BYTES,
+    FILLER_MAGIC,
+    EntryHeader,
+    EntryKind,
+    LedgerFormatError,
+)
+from tallystick.store.formats.record import BLANK_MAGIC, without_positions
+from tallystick.store.formats.segment_files import read_segment
 
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
@@ -35,11 +42,8 @@ _MOST_HALVES = 1 << 18
 _MOST_RANGES = 4
 _CHUNK_BYTES = 1 << 20
 _HEAD_BYTES = 8  # size and magic of a record
-_FILLER = b"\xff\xff\xff\xff"
-_BLANK_MAGIC = bytes.fromhex("cbd43194")
-_HALF_TOPIC = b"RMQ_SYS_TRANS_HALF_TOPIC"
-_POS_AT, _FLAG_AT, _BORN_HOST_AT = 28, 36, 48
-_ENDED, _BORN_IS_V6, _STORE_IS_V6 = 0x08, 0x10, 0x20
+_FILLER = FILLER_MAGIC.to_bytes(4, signed=True)
+_BLANK = BLANK_MAGIC.to_bytes(4, signed=True)
 
 
 class Span(NamedTuple):
@@ -151,7 +155,7 @@ class FollowedLog:
     def read_own(self, pos: int, size: int) -> bytes:
         """Written bytes at a position of this log. OSError."""
         settings = self._broker.store.settings
-        return _read(settings.log_folder, settings.mappedFileSizeCommitLog, pos, size)
+        return read_segment(settings.log_folder, settings.mappedFileSizeCommitLog, pos, size)
 
     # -- what is added -------------------------------------------------------------------------------------------------
 
@@ -209,7 +213,7 @@ class FollowedLog:
             del self._halves[next(iter(self._halves))]
 
     def _mapped(self, reference: int) -> int:
-        """The position here of the record at `reference`; the same number if there is none."""
+        """The position here of the half message at `reference`; `reference` itself if this log does not have it."""
         if (known := self._halves.get(reference)) is not None:
             return known
         places = self._table.places()
@@ -226,7 +230,7 @@ class FollowedLog:
         at = bisect_right(spans, reference, key=lambda span: span.master) - 1
         if at < 0 or spans[at].master != reference:
             return reference
-        is_half = _HALF_TOPIC in self.read_own(spans[at].own, spans[at].size)
+        is_half = HALF_TOPIC.encode() in self.read_own(spans[at].own, spans[at].size)
         return spans[at].own if is_half else reference
 
     def write(self) -> None:
@@ -277,7 +281,7 @@ class FollowedComparison:
                 size = upto - self.pos
                 if len(held) - at < min(size, 8):
                     break
-                if upto % self._segment_bytes or held[at + 4 : at + 8] != _BLANK_MAGIC[: max(0, size - 4)]:
+                if upto % self._segment_bytes or held[at + 4 : at + 8] != _BLANK[: max(0, size - 4)]:
                     raise self._differs()
             else:
                 assert span is not None
@@ -285,7 +289,7 @@ class FollowedComparison:
             if len(held) - at < size:
                 break
             if span is not None and self.pos == span.master:
-                if not _equal(held[at : at + size], self._read(span.own, size)):
+                if without_positions(held[at : at + size]) != without_positions(self._read(span.own, size)):
                     raise self._differs()
                 self._spans.popleft()
             self.pos += size
@@ -301,45 +305,23 @@ class FollowedComparison:
         return CopyError(CopyProblem.DIVERGED, text)
 
 
-def _equal(theirs: bytes, own: bytes) -> bool:
-    """Whether two records are one, apart from the positions in them."""
-    return len(theirs) == len(own) and _masked(theirs) == _masked(own)
-
-
-def _masked(record: bytes) -> bytes:
-    masked = bytearray(record)
-    masked[_POS_AT : _POS_AT + 8] = bytes(8)
-    flag = int.from_bytes(record[_FLAG_AT : _FLAG_AT + 4])
-    if flag & _ENDED:
-        store_host_at = _BORN_HOST_AT + (20 if flag & _BORN_IS_V6 else 8) + 8
-        prepared_at = store_host_at + (20 if flag & _STORE_IS_V6 else 8) + 4
-        masked[prepared_at : prepared_at + 8] = bytes(8)
-    return bytes(masked)
-
-
 def records(folder: Path, segment_bytes: int, pos: int, end: int) -> Iterator[tuple[int, int]]:
     """Position and size of each message in the entries from `pos` to `end`. CopyError: what lies there is no entry."""
     chunk, begin = b"", pos
     while pos < end:
         left = segment_bytes - pos % segment_bytes
         if pos + min(left, ENTRY_HEADER_BYTES) > begin + len(chunk) or pos < begin:
-            begin, chunk = pos, _read(folder, segment_bytes, pos, min(_CHUNK_BYTES, left))
+            begin, chunk = pos, read_segment(folder, segment_bytes, pos, min(_CHUNK_BYTES, left))
         head = chunk[pos - begin : pos - begin + ENTRY_HEADER_BYTES]
         if head[:4] == _FILLER:
             pos += left
             continue
-        size = int.from_bytes(head[4:8])
-        if len(head) < ENTRY_HEADER_BYTES or int.from_bytes(head[24:32]) != pos or size < ENTRY_HEADER_BYTES:
-            raise CopyError(CopyProblem.DISK, f"the group's log has no entry at {pos}: it is damaged")
-        if int.from_bytes(head[32:36]) == 0 and size > ENTRY_HEADER_BYTES:
-            yield pos + ENTRY_HEADER_BYTES, size - ENTRY_HEADER_BYTES
-        pos += size
-
-
-def _read(folder: Path, segment_bytes: int, pos: int, size: int) -> bytes:
-    begin = pos - pos % segment_bytes
-    file = os.open(folder / segment_name(begin), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.pread(file, size, pos - begin)
-    finally:
-        os.close(file)
+        try:
+            entry = EntryHeader.decode(head)
+            if entry.pos != pos:
+                raise LedgerFormatError(f"the entry of {entry.pos}", 0)
+        except LedgerFormatError as error:
+            raise CopyError(CopyProblem.DISK, f"the group's log has no entry at {pos}: it is damaged") from error
+        if entry.channel == EntryKind.MESSAGE and entry.body_bytes:
+            yield pos + ENTRY_HEADER_BYTES, entry.body_bytes
+        pos += entry.size
