@@ -5,11 +5,11 @@ from __future__ import annotations
 from tallystick.operator.backups import reasons
 from tallystick.operator.backups.manifests import Frame, job
 from tallystick.operator.backups.observed import Seen
-from tallystick.operator.backups.reasons import Refusal
 from tallystick.operator.backups.spec import FINALIZER, Backup
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.kube import ConflictError, ForbiddenError, InvalidError, Json, NotFoundError
+from tallystick.operator.core.members import Refusal
 from tallystick.operator.core.names import Names
 from tallystick.operator.core.ownership import owned, taken
 

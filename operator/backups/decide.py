@@ -19,11 +19,11 @@ from typing import Any
 
 from tallystick.operator.backups import reasons
 from tallystick.operator.backups.observed import Attempt, Ended, Seen
-from tallystick.operator.backups.reasons import ACTIVE, OVER, Phase, Refusal
+from tallystick.operator.backups.reasons import ACTIVE, OVER, Phase
 from tallystick.operator.backups.spec import Backup
-from tallystick.operator.core.backup_place import is_store
 from tallystick.operator.core.kube import Json
-from tallystick.operator.core.names import FORMED, Names, is_set
+from tallystick.operator.core.members import ONE_POD, Refusal, access_modes, cluster_refusal, group_count
+from tallystick.operator.core.names import FORMED, Names, is_set, is_store, numbers_of
 from tallystick.operator.core.times import seconds, timestamp
 
 MAX_ATTEMPTS = 6
@@ -33,7 +33,6 @@ START_SECONDS = 120.0
 """Time for a pod to start, for example on the Kubernetes node that has both volumes; then another member is tried."""
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 10.0, 300.0
 """Wait before another attempt, doubled after each one."""
-ONE_POD = "ReadWriteOncePod"
 SUFFIX = {Phase.RUNNING: "", Phase.VERIFYING: "-verify", Phase.DELETING: "-delete"}
 RESULT_FIELDS = ("address", "begin", "committed", "bytes", "newBytes", "lastStoreTimestamp")
 MAX_TOLD = 500
@@ -72,7 +71,7 @@ def decide(backup: Backup, seen: Seen) -> Decision:
     refusal = _refusal(backup, seen)
     if not groups and refusal is None:
         assert seen.cluster is not None
-        wanted = backup.groups if backup.groups is not None else range(_count(seen.cluster))
+        wanted = backup.groups if backup.groups is not None else range(group_count(seen.cluster))
         names = Names(backup.namespace, backup.cluster)
         groups = [
             {"group": each, "name": names.group(each), "phase": str(Phase.PENDING), "attempt": 0} for each in wanted
@@ -90,20 +89,10 @@ def decide(backup: Backup, seen: Seen) -> Decision:
     return _summed(backup, groups, waits, told)
 
 
-def _count(cluster: Json) -> int:
-    return int((cluster.get("spec") or {}).get("groups") or 1)
-
-
 def _refusal(backup: Backup, seen: Seen) -> Refusal | None:
     """Returns why no attempt can start now."""
-    if seen.cluster is None:
-        return Refusal(reasons.CLUSTER_NOT_FOUND, f"BrokerCluster {backup.cluster!r} does not exist in this namespace")
-    if seen.cluster["metadata"].get("deletionTimestamp"):
-        return Refusal(reasons.CLUSTER_DELETING, f"BrokerCluster {backup.cluster!r} is being deleted")
-    count = _count(seen.cluster)
-    if absent := [str(each) for each in backup.groups or () if each >= count]:
-        told = f"{backup.cluster} has no group {', '.join(absent)}; it has {count} groups"
-        return Refusal(reasons.GROUP_NOT_FOUND, told)
+    if refusal := cluster_refusal(backup.cluster, seen.cluster, backup.groups):
+        return refusal
     if backup.place.claim and seen.destination is None:
         told = f"PersistentVolumeClaim {backup.place.claim!r} for the backup does not exist"
         return Refusal(reasons.DESTINATION_MISSING, told)
@@ -148,7 +137,7 @@ def candidates(backup: Backup, seen: Seen, group: int) -> list[str]:
         claim = seen.claims.get(names.claim(group, int(spec["member"])))
         if claim is None or _gone(claim) or not is_set(claim["metadata"], FORMED):
             continue
-        if ONE_POD in ((claim.get("spec") or {}).get("accessModes") or ()):
+        if ONE_POD in access_modes(claim):
             continue
         if status.get("role") in ("Follower", "Leader"):
             found.append((status["role"] == "Leader", name))
@@ -173,8 +162,7 @@ def _advance(backup: Backup, seen: Seen, group: Json, told: list[tuple[str, str]
 def _cancelled(backup: Backup, seen: Seen, group: Json, attempt: Attempt | None) -> str:
     """Returns why an attempt that has not ended is given up; empty: it continues."""
     if group["phase"] == Phase.RUNNING:
-        number = int(str(group["node"]).rpartition("-")[2])
-        claim = seen.claims.get(Names(backup.namespace, backup.cluster).claim(group["group"], number))
+        claim = seen.claims.get(Names(backup.namespace, backup.cluster).claim(*numbers_of(group["node"])))
         if _gone(claim):
             return f"the volume of {group['node']} is being deleted"
     late = seen.now >= (seconds(group.get("attemptTime")) or seen.now) + START_SECONDS

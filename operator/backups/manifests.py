@@ -15,7 +15,7 @@ from tallystick.operator.backups.reasons import Phase
 from tallystick.operator.backups.spec import Backup
 from tallystick.operator.core.kube import BACKUPS, FIELD_MANAGER, JOBS, Json
 from tallystick.operator.core.manifests import USER, container_security, environment, manifest, owned_by, pod_security
-from tallystick.operator.core.names import BACKUP_LABEL, CLUSTER, GROUP_LABEL, MEMBER_LABEL, Names
+from tallystick.operator.core.names import BACKUP_LABEL, GROUP_LABEL, MEMBER_LABEL, Names, numbers_of
 from tallystick.operator.core.node_api import NodeName
 
 STORE_FOLDER, READER_FOLDER = "/data", "/etc/tallystick-reader"
@@ -38,14 +38,7 @@ class Frame:
 
 def labels_of(backup: Backup) -> dict[str, str]:
     """Returns the labels of all objects. Network policies of the cluster admit `component: job` to the HTTP port."""
-    return {
-        "app.kubernetes.io/name": "tallystick",
-        "app.kubernetes.io/instance": backup.cluster,
-        "app.kubernetes.io/managed-by": FIELD_MANAGER,
-        "app.kubernetes.io/component": "job",
-        CLUSTER: backup.cluster,
-        BACKUP_LABEL: backup.name,
-    }
+    return Names(backup.namespace, backup.cluster).labels("job") | {BACKUP_LABEL: backup.name}
 
 
 def selector_of(backup: Backup) -> str:
@@ -63,7 +56,7 @@ def job(backup: Backup, group: Json, frame: Frame) -> Json:
     command = ["tally", "backup"]
     pod: Json = {}
     if creates:
-        number = int(str(group["node"]).rpartition("-")[2])
+        number = numbers_of(group["node"])[1]
         names = Names(backup.namespace, backup.cluster)
         claim = {"claimName": names.claim(group["group"], number), "readOnly": True}
         volumes.append({"name": "store", "persistentVolumeClaim": claim})

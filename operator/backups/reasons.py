@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 # Why a backup cannot start now. The operator retries until the deadline.
-CLUSTER_NOT_FOUND = "ClusterNotFound"
-CLUSTER_DELETING = "ClusterDeleting"
-GROUP_NOT_FOUND = "GroupNotFound"
 NO_MEMBER_READY = "NoMemberReady"
 DESTINATION_MISSING = "DestinationMissing"
 DESTINATION_IS_STORE = "DestinationIsStore"
@@ -37,11 +33,3 @@ class Phase(StrEnum):
 OVER = frozenset({Phase.COMPLETED, Phase.FAILED})
 ACTIVE = frozenset({Phase.RUNNING, Phase.VERIFYING, Phase.DELETING})
 """Phases of a group that have a Kubernetes Job."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why an action is not possible now. `message` is for users."""
-
-    reason: str
-    message: str

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tallystick.operator.core.kube import FIELD_MANAGER, Json
-from tallystick.operator.core.names import CLUSTER, MANAGED_BY
+from tallystick.operator.core.kube import Json
 
 FOLDER, S3_FOLDER, KEY_FOLDER = "/backups", "/etc/tallystick-s3", "/etc/tallystick-key"
 VOLUMES = ("backups", "backup-s3", "backup-key")
@@ -87,9 +86,3 @@ class BackupPlace:
             volumes.append({"name": VOLUMES[2], "secret": {"secretName": self.key_secret, "defaultMode": 0o440}})
             mounts.append({"name": VOLUMES[2], "mountPath": KEY_FOLDER, "readOnly": True})
         return volumes, mounts
-
-
-def is_store(claim: Json) -> bool:
-    """Whether a claim is the volume of a broker, which never receives backups."""
-    labels = claim["metadata"].get("labels") or {}
-    return CLUSTER in labels and labels.get(MANAGED_BY) == FIELD_MANAGER

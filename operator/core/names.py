@@ -145,6 +145,18 @@ def is_claim_of(cluster: str, body: Json) -> bool:
     return metadata["name"] == f"data-{cluster}-{group}-{member}" and group.isdecimal() and member.isdecimal()
 
 
+def is_store(claim: Json) -> bool:
+    """Whether a claim is the volume of a broker, to which nothing else is written."""
+    labels = claim["metadata"].get("labels") or {}
+    return CLUSTER in labels and labels.get(MANAGED_BY) == FIELD_MANAGER
+
+
+def numbers_of(node: str) -> tuple[int, int]:
+    """Returns group and member from the name of a BrokerNode."""
+    group, member = node.rsplit("-", 2)[1:]
+    return int(group), int(member)
+
+
 def is_set(metadata: Mapping[str, Any], annotation: str) -> bool:
     """Whether an annotation has the value "true"."""
     return str((metadata.get("annotations") or {}).get(annotation, "")).lower() == "true"

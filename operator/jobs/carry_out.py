@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.kube import BY_KIND, ConflictError, ForbiddenError, InvalidError, Json, NotFoundError
+from tallystick.operator.core.members import Refusal
 from tallystick.operator.core.names import Names
 from tallystick.operator.core.ownership import taken
 from tallystick.operator.jobs import reasons
@@ -24,7 +25,6 @@ from tallystick.operator.jobs.manifests import (
     worker_pod,
 )
 from tallystick.operator.jobs.observed import JobPod, Seen
-from tallystick.operator.jobs.reasons import Refusal
 from tallystick.operator.jobs.spec import Job
 
 PODS_AT_ONCE = 4

@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tallystick.operator.core.kube import Json
+from tallystick.operator.core.members import Refusal
 from tallystick.operator.core.times import seconds
 from tallystick.operator.jobs import reasons
 from tallystick.operator.jobs.observed import JobPod, Seen
-from tallystick.operator.jobs.reasons import OVER, Phase, Refusal
+from tallystick.operator.jobs.reasons import OVER, Phase
 from tallystick.operator.jobs.result import Result, outcome
 from tallystick.operator.jobs.spec import Job
 

@@ -23,9 +23,9 @@ from tallystick.operator.core.kube import (
     Json,
 )
 from tallystick.operator.core.manifests import USER, container_security, environment, manifest, owned_by, port
-from tallystick.operator.core.names import JOB_LABEL, Names
+from tallystick.operator.core.names import JOB_LABEL, Names, numbers_of
 from tallystick.operator.core.ownership import owned
-from tallystick.operator.jobs.names import DRIVER, WORKER, JobNames, numbers_of
+from tallystick.operator.jobs.names import DRIVER, WORKER, JobNames
 from tallystick.operator.jobs.plan import OUT, STORES, text_of
 from tallystick.operator.jobs.spec import ClaimOutput, Job, Process, S3Output
 

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from tallystick.operator.core.kube import FIELD_MANAGER, GROUP
-from tallystick.operator.core.names import CLUSTER, JOB_LABEL
+from tallystick.operator.core.names import JOB_LABEL, Names
 
 ROLE_LABEL = f"{GROUP}/job-role"
 ATTEMPT_LABEL = f"{GROUP}/job-attempt"
@@ -59,14 +59,7 @@ class JobNames:
 
     def labels(self) -> dict[str, str]:
         """Returns the labels of every object of the job."""
-        return {
-            "app.kubernetes.io/name": "tallystick",
-            "app.kubernetes.io/instance": self.cluster,
-            "app.kubernetes.io/managed-by": FIELD_MANAGER,
-            "app.kubernetes.io/component": "job",
-            CLUSTER: self.cluster,
-            JOB_LABEL: self.job,
-        }
+        return Names(self.namespace, self.cluster).labels("job") | {JOB_LABEL: self.job}
 
     def pod_labels(self, role: str, attempt: int, node: str = "") -> dict[str, str]:
         found = self.labels() | {ROLE_LABEL: role, ATTEMPT_LABEL: str(attempt)}
@@ -83,9 +76,3 @@ def shortened(name: str) -> str:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{name[: LONGEST - 9].rstrip('-.')}-{digest}"
-
-
-def numbers_of(node: str) -> tuple[int, int]:
-    """Returns group and member from the name of a BrokerNode."""
-    group, member = node.rsplit("-", 2)[1:]
-    return int(group), int(member)

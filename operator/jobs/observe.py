@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
-from tallystick.operator.core.kube import Json
-from tallystick.operator.core.names import Names, is_claim_of
+from tallystick.operator.core.members import members_of
+from tallystick.operator.core.names import numbers_of
 from tallystick.operator.core.node_api import NodeError, NodeName
-from tallystick.operator.core.ownership import owned
 from tallystick.operator.jobs.manifests import names_of, owns
-from tallystick.operator.jobs.names import numbers_of
 from tallystick.operator.jobs.observed import Progress, Seen, seen_of
 from tallystick.operator.jobs.sources import Choice, Scene
 from tallystick.operator.jobs.spec import ClaimOutput, Job
@@ -82,19 +79,12 @@ class Observer:
 
     async def scene(self, job: Job) -> Scene:
         """Returns what volumes are chosen from when an attempt starts. KubeError: the API server did not answer."""
-        names, output = Names(job.namespace, job.spec.cluster), job.spec.output
-        cluster, nodes, claims = await asyncio.gather(
-            self._kube.find(kube.CLUSTERS, job.namespace, job.spec.cluster),
-            self._kube.list(kube.BROKER_NODES, job.namespace, names.selector()),
-            self._kube.list(kube.CLAIMS, job.namespace, names.selector()),
-        )
-        owner = set() if cluster is None else {cluster["metadata"]["uid"]}
-        nodes = [node for node in nodes if owned(node, owner)]
-        claims = [each for each in claims if is_claim_of(job.spec.cluster, each)]
+        output = job.spec.output
+        members = await members_of(self._kube, job.namespace, job.spec.cluster)
         claim = None
         if isinstance(output, ClaimOutput):
             claim = await self._kube.find(kube.CLAIMS, job.namespace, output.name)
-        return Scene(cluster, _by_name(nodes), _by_name(claims), claim)
+        return Scene(*members, claim)
 
     async def topics(self, job: Job, choice: Choice) -> frozenset[str] | None:
         """Returns the topics that the leaders of the chosen groups know; None: one of them did not answer.
@@ -113,7 +103,3 @@ class Observer:
         except (NodeError, KeyError, TypeError) as error:
             _logger.warning("could not check the topics of a StoreJob: %s", error)
             return None
-
-
-def _by_name(bodies: Iterable[Json]) -> dict[str, Json]:
-    return {body["metadata"]["name"]: body for body in bodies}

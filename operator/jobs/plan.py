@@ -15,8 +15,9 @@ from typing import Any
 import orjson
 
 from tallystick.operator.core.kube import Json
+from tallystick.operator.core.names import numbers_of
 from tallystick.operator.core.node_api import NodeName
-from tallystick.operator.jobs.names import JobNames, numbers_of
+from tallystick.operator.jobs.names import JobNames
 from tallystick.operator.jobs.sources import Choice
 from tallystick.operator.jobs.spec import ClaimOutput, Job, S3Output
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 # Why a run cannot start now. The operator retries until the deadline.
-CLUSTER_NOT_FOUND = "ClusterNotFound"
-CLUSTER_DELETING = "ClusterDeleting"
-GROUP_NOT_FOUND = "GroupNotFound"
 TOPIC_NOT_FOUND = "TopicNotFound"
 GROUP_NOT_FORMED = "GroupNotFormed"
 CLAIM_MISSING = "ClaimMissing"
@@ -50,11 +46,3 @@ class Phase(StrEnum):
 
 OVER = frozenset({Phase.COMPLETED, Phase.FAILED})
 """Phases of an ended run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why an action is not possible now. `message` is for users."""
-
-    reason: str
-    message: str

@@ -19,6 +19,7 @@ from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.events import Reference
 from tallystick.operator.core.kube import ConflictError, Json
+from tallystick.operator.core.members import Refusal
 from tallystick.operator.core.times import seconds
 from tallystick.operator.core.work_queue import Key, Kind
 from tallystick.operator.jobs import reasons
@@ -33,7 +34,7 @@ from tallystick.operator.jobs.names import TEMPLATE_LABEL
 from tallystick.operator.jobs.observe import POLL_SECONDS, Drivers, Observer
 from tallystick.operator.jobs.observed import Seen
 from tallystick.operator.jobs.plan import plan as plan_for
-from tallystick.operator.jobs.reasons import OVER, Phase, Refusal
+from tallystick.operator.jobs.reasons import OVER, Phase
 from tallystick.operator.jobs.result import FOUND
 from tallystick.operator.jobs.sources import Choice, choose, unknown_topics
 from tallystick.operator.jobs.spec import Job, JobSpecError

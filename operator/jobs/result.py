@@ -15,9 +15,9 @@ from typing import Any
 import orjson
 
 from tallystick.operator.core.kube import Json
+from tallystick.operator.core.members import Refusal
 from tallystick.operator.jobs import reasons
 from tallystick.operator.jobs.observed import Ended
-from tallystick.operator.jobs.reasons import Refusal
 
 DONE, NOT_DONE = 0, 2
 MAX_TEXT = 1000

@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tallystick.operator.core.kube import FIELD_MANAGER, Json
-from tallystick.operator.core.names import CLUSTER, FORMED, Names, is_set
+from tallystick.operator.core.kube import Json
+from tallystick.operator.core.members import ONE_POD, Refusal, access_modes, cluster_refusal, group_count
+from tallystick.operator.core.names import FORMED, Names, is_set, is_store
 from tallystick.operator.jobs import reasons
 from tallystick.operator.jobs.names import JobNames
-from tallystick.operator.jobs.reasons import Refusal
 from tallystick.operator.jobs.spec import ClaimOutput, Job
 
-ONE_POD = "ReadWriteOncePod"
 MANY_NODES = "ReadWriteMany"
 
 
@@ -59,22 +58,11 @@ class Choice:
 
 def choose(job: Job, scene: Scene) -> Choice | Refusal:
     """Returns the sources, or why the run cannot start now."""
-    cluster = scene.cluster
-    if cluster is None:
-        return Refusal(
-            reasons.CLUSTER_NOT_FOUND, f"BrokerCluster {job.spec.cluster!r} does not exist in this namespace"
-        )
-    if cluster["metadata"].get("deletionTimestamp"):
-        return Refusal(reasons.CLUSTER_DELETING, f"BrokerCluster {job.spec.cluster!r} is being deleted")
-    count = int((cluster.get("spec") or {}).get("groups") or 1)
-    wanted = job.spec.groups if job.spec.groups is not None else tuple(range(count))
-    if absent := [group for group in wanted if group >= count]:
-        return Refusal(
-            reasons.GROUP_NOT_FOUND, f"{job.spec.cluster} has no group {_listed(absent)}; it has {count} groups"
-        )
-    refused = _output_refusal(job, scene)
+    refused = cluster_refusal(job.spec.cluster, scene.cluster, job.spec.groups) or _output_refusal(job, scene)
     if refused is not None:
         return refused
+    assert scene.cluster is not None
+    wanted = job.spec.groups if job.spec.groups is not None else tuple(range(group_count(scene.cluster)))
     found: list[_Member] = []
     for group in wanted:
         members = _members(job, scene, group)
@@ -131,7 +119,7 @@ def _members(job: Job, scene: Scene, group: int) -> list[_Member]:
                 number=int(spec["member"]),
                 rank=_rank(status),
                 formed=claim is not None and is_set(claim["metadata"], FORMED),
-                modes=tuple(((claim or {}).get("spec") or {}).get("accessModes") or ()),
+                modes=access_modes(claim),
                 trouble=_trouble(name, claim),
             )
         )
@@ -204,18 +192,13 @@ def _output_refusal(job: Job, scene: Scene) -> Refusal | None:
         return Refusal(
             reasons.OUTPUT_CLAIM_MISSING, f"PersistentVolumeClaim {output.name!r} for the output does not exist"
         )
-    labels = scene.output["metadata"].get("labels") or {}
-    if CLUSTER in labels and labels.get("app.kubernetes.io/managed-by") == FIELD_MANAGER:
+    if is_store(scene.output):
         return Refusal(reasons.OUTPUT_IS_STORE, f"{output.name!r} is the volume of a broker; jobs never write to it")
     return None
 
 
 def _is_shared(scene: Scene) -> bool:
-    return scene.output is not None and MANY_NODES in _modes(scene.output)
-
-
-def _modes(claim: Json) -> tuple[str, ...]:
-    return tuple((claim.get("spec") or {}).get("accessModes") or ())
+    return scene.output is not None and MANY_NODES in access_modes(scene.output)
 
 
 def _listed(numbers: Iterable[int]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
+from tallystick.operator.core.members import group_count
 from tallystick.operator.topics.kinds import S, group_name
 
 
@@ -40,8 +41,7 @@ def group_names(cluster: Mapping[str, Any] | None) -> list[str]:
     """Returns the broker groups of a BrokerCluster, in their order."""
     if cluster is None:
         return []
-    count = int((cluster.get("spec") or {}).get("groups") or 1)
-    return [group_name(cluster["metadata"]["name"], number) for number in range(count)]
+    return [group_name(cluster["metadata"]["name"], number) for number in range(group_count(cluster))]
 
 
 def formed_groups(cluster: Mapping[str, Any]) -> dict[str, str]:

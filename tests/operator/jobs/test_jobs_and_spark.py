@@ -11,10 +11,10 @@ import aiohttp
 import pytest
 from jobs_lab import JobLab
 
+from tallystick.operator.core.members import Refusal
 from tallystick.operator.jobs import driver_http
 from tallystick.operator.jobs.driver_http import DriverHttp
 from tallystick.operator.jobs.observed import Ended
-from tallystick.operator.jobs.reasons import Refusal
 from tallystick.operator.jobs.result import Result, outcome
 from tallystick.spark.cluster.plan import BucketPlace, FolderPlace, JobPlan
 from tallystick.spark.cluster.progress import READING, Progress, served

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from tallystick.operator.core.names import numbers_of
 from tallystick.operator.jobs import manifests
-from tallystick.operator.jobs.names import JobNames, numbers_of, shortened
+from tallystick.operator.jobs.names import JobNames, shortened
 from tallystick.operator.jobs.plan import plan, plan_of, text_of
 from tallystick.operator.jobs.sources import Choice, Source
 from tallystick.operator.jobs.spec import Job

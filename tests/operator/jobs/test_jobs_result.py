@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tallystick.operator.core.members import Refusal
 from tallystick.operator.jobs.observed import Ended, Progress, job_pod_of, progress_of
-from tallystick.operator.jobs.reasons import Refusal
 from tallystick.operator.jobs.result import Result, outcome
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tallystick.operator.jobs.reasons import Refusal
+from tallystick.operator.core.members import Refusal
 from tallystick.operator.jobs.sources import Choice, Scene, choose
 from tallystick.operator.jobs.spec import Job
 
