@@ -32,7 +32,7 @@ _LEFT = frozenset({f"{RUN_NAME}.tmp"})
 
 
 def finished(root: Path, name: str) -> dict[str, Any] | None:
-    """Returns the result of an earlier run; None: there is none. BackupError: the folder is that of another restore."""
+    """Returns the result of an earlier run; None if none has finished. BackupError: another restore has the folder."""
     try:
         noted = json.loads((root / RESULT_NAME).read_bytes())
         run, result = noted["run"], dict(noted["result"])
@@ -58,16 +58,9 @@ def run(restore: Restore, name: str) -> Restored:
             check_empty(root, _LEFT)
             replace_file(door, root / RUN_NAME, name.encode())
         restored = restore.run(ignored=_LEFT | {RUN_NAME})
-        result = {
-            "backup": restore.manifest.id,
-            "begin": restored.begin,
-            "end": restored.end,
-            "messages": restored.messages,
-            "sound": not restored.damaged,
-            "notes": restored.notes,
-        }
         if not restored.damaged:
-            replace_file(door, root / RESULT_NAME, json.dumps({"run": name, "result": result}).encode())
+            noted = {"run": name, "result": restored.to_json(restore.manifest.id)}
+            replace_file(door, root / RESULT_NAME, json.dumps(noted).encode())
     return restored
 
 

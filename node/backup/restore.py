@@ -75,6 +75,11 @@ class Restored:
     notes: list[str] = field(default_factory=list)
     damaged: int = 0
 
+    def to_json(self, backup: str) -> dict[str, Any]:
+        """For programs. `backup`: the id of the backup."""
+        found = {"backup": backup, "begin": self.begin, "end": self.end, "messages": self.messages}
+        return found | {"sound": not self.damaged, "notes": self.notes}
+
 
 class Restore:
     """One run. `identity`: of the first member of the new group, for the backup of a member."""

@@ -206,12 +206,14 @@ def _told_as_json(args: argparse.Namespace, answer: dict[str, Any]) -> bool:
 def fitting(answer: Mapping[str, Any], most: int = MOST_BYTES) -> bytes:
     """Returns an answer as JSON of at most `most` bytes: the longest of its lists are shortened."""
     kept = {name: list(value) if isinstance(value, list) else value for name, value in answer.items()}
-    while len(data := json.dumps(kept).encode()) > most:
-        longest = max((value for value in kept.values() if isinstance(value, list)), key=len, default=[])
+    lists = [value for value in kept.values() if isinstance(value, list)]
+    size = len(json.dumps(kept))  # in ASCII: as many bytes as characters
+    while size > most:
+        longest = max(lists, key=len, default=[])
         if not longest:
             return json.dumps({"error": "the result is too long"}).encode()
-        longest.pop()
-    return data
+        size -= len(json.dumps(longest.pop())) + (len(", ") if longest else 0)
+    return json.dumps(kept).encode()
 
 
 def _owner_at(args: argparse.Namespace) -> dict[str, Any]:
@@ -356,17 +358,12 @@ def _restore(args: argparse.Namespace) -> int:
             result = restore.run() if args.once is None else once.run(restore, args.once)
     finally:
         stages.clear()
-    if not _told_as_json(args, _restored(args, manifest, result)):
+    if not _told_as_json(args, {"folder": str(args.folder)} | result.to_json(manifest.id)):
         for note in result.notes:
             print(f"note    {note}")
         print(f"{result.messages} records, the log from {result.begin} to {result.end}")
         print(good(f"restored {args.folder}") if not result.damaged else bad(f"{result.damaged} damaged"))
     return 1 if result.damaged else 0
-
-
-def _restored(args: argparse.Namespace, manifest: Manifest, result: Any) -> dict[str, Any]:
-    answer = {"folder": str(args.folder), "begin": result.begin, "end": result.end, "messages": result.messages}
-    return answer | {"backup": manifest.id, "sound": not result.damaged, "notes": result.notes}
 
 
 def _check_identity(args: argparse.Namespace, manifest: Manifest) -> None:
