@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from lab.adoption import NAME, AdoptLab, CuttingProxy
 from lab.load import TOPICS, create_topics
@@ -39,33 +41,19 @@ async def adopt(lab: AdoptLab) -> None:
     lab.say(f"the slave follows: {await lab.follows()}")
     await java(lab, "produce", "--count", str(JAVA_MESSAGES), "--size", "200", "--mode", "sync")
     await consume(lab, JAVA_MESSAGES)
-    producers = [JavaProducer(lab.peer, lab.peer.nameserver, 1000, topic) for topic in (TWO, ONE)]
-    try:
-        for producer in producers:
-            producer.wait_for_send(0)
-        began_ms = now_ms()
+    with producing(lab):
         lab.say(f"tally migrate rehearse:\n{lab.migrate('rehearse', '--sample', '200')}")
         pause = ("--pause", str(_PAUSE_S))
         said = await lab.load(lab.messages, lab.master, then=lambda: lab.migrate("switch", *pause))
         lab.say(f"tally migrate switch:\n{said}")
         done = lab.slave.promote()  # it is done already: the figures
         lab.say(f"promoted: {done}, highest memory {lab.slave.memory_mib()} MiB")
-        promoted_ms = now_ms()
-        for producer in producers:
-            producer.wait_for_send(promoted_ms)
-    finally:
-        for producer in producers:
-            producer.end()
-    judge(lab, producers, began_ms)
     lab.say(f"tally migrate verify:\n{lab.migrate('verify')}")
     if done["strayBytes"]:
         lab.problems.add(f"the old master has messages that were not copied: {done}")
     await _compare(lab, done["end"])
     await lab.load(lab.messages + lab.messages // 10, lab.slave.address)
-    again = await wait_for_deliveries(lab.slave.address, lab.ledger, lab.rng, lab.problems)
-    if again:
-        lab.problems.add(f"{again} delayed or committed messages came more than once")
-    lab.say(f"all {len(lab.ledger.places)} acknowledged messages are at their places, {again} came twice")
+    await check_deliveries(lab, lab.slave.address)
     await java(lab, "produce", "--count", str(JAVA_MESSAGES), "--size", "200", "--mode", "sync")
     await consume(lab, JAVA_MESSAGES)
     await _return_as_slave(lab)
@@ -128,6 +116,32 @@ async def cuts(lab: AdoptLab) -> None:
 
 
 # -- what the parts share ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def producing(lab: AdoptLab) -> Iterator[None]:
+    """Two Java producers send meanwhile, and have to send again afterwards; then they are judged."""
+    producers = [JavaProducer(lab.peer, lab.peer.nameserver, 1000, topic) for topic in (TWO, ONE)]
+    try:
+        for producer in producers:
+            producer.wait_for_send(0)
+        began_ms = now_ms()
+        yield
+        ended_ms = now_ms()
+        for producer in producers:
+            producer.wait_for_send(ended_ms)
+    finally:
+        for producer in producers:
+            producer.end()
+    judge(lab, producers, began_ms)
+
+
+async def check_deliveries(lab: AdoptLab, address: str) -> None:
+    """All acknowledged messages are at the broker, and what waits is delivered once."""
+    again = await wait_for_deliveries(address, lab.ledger, lab.rng, lab.problems)
+    if again:
+        lab.problems.add(f"{again} delayed or committed messages came more than once")
+    lab.say(f"all {len(lab.ledger.places)} acknowledged messages are at their places, {again} came twice")
 
 
 async def prepare(lab: AdoptLab) -> None:

@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lab.adopting import JAVA_MESSAGES, ONE, TWO, addresses, consume, java, judge, now_ms, prepare
+from lab.adopting import JAVA_MESSAGES, addresses, check_deliveries, consume, java, prepare, producing
 from lab.adoption import CLUSTER, NAME, AdoptLab, CuttingProxy
 from lab.pair import NotReadyError, TallyBroker, log_end
 from lab.places import HOST, TALLY, free_block
 from lab.processes import ProcessError
 from lab.readback import wait_for_deliveries
-from lab.send_again import JavaProducer
 
 from tallystick.node.remoting.errors import RemotingError
 
@@ -121,20 +120,9 @@ async def _kill_members(lab: GroupAdoptLab, through: str) -> None:
 
 
 async def _promote(lab: GroupAdoptLab) -> None:
-    producers = [JavaProducer(lab.peer, lab.peer.nameserver, 1000, topic) for topic in (TWO, ONE)]
-    try:
-        for producer in producers:
-            producer.wait_for_send(0)
-        began_ms = now_ms()
+    with producing(lab):
         done = await lab.load(max(len(lab.ledger.places) + 100, lab.messages), lab.master, then=lab.promote)
         lab.say(f"promoted: {done}")
-        promoted_ms = now_ms()
-        for producer in producers:
-            producer.wait_for_send(promoted_ms)
-    finally:
-        for producer in producers:
-            producer.end()
-    judge(lab, producers, began_ms)
     if done["strayBytes"] or done["missingBytes"]:
         lab.problems.add(f"the old master has messages that were not copied: {done}")
 
@@ -142,10 +130,7 @@ async def _promote(lab: GroupAdoptLab) -> None:
 async def _judge_group(lab: GroupAdoptLab) -> None:
     leader = lab.leader()
     await lab.load(len(lab.ledger.places) + lab.messages // 10, leader.address)
-    again = await wait_for_deliveries(leader.address, lab.ledger, lab.rng, lab.problems)
-    if again:
-        lab.problems.add(f"{again} delayed or committed messages came more than once")
-    lab.say(f"all {len(lab.ledger.places)} acknowledged messages are at their places, {again} came twice")
+    await check_deliveries(lab, leader.address)
     await _until_registered(lab, leader)
     await java(lab, "produce", "--count", str(JAVA_MESSAGES), "--size", "200", "--mode", "sync")
     await consume(lab, JAVA_MESSAGES)
