@@ -23,6 +23,8 @@ from urllib.parse import urlsplit
 from tallystick.node.backup.errors import BackupError, MissingObjectError, PlaceError
 
 RETRY_S = 60.0
+FIRST_PAUSE_S = 0.1
+"""The pause before the first repetition. The library doubles it for each further one."""
 _REQUEST_S = 120
 _READS = 5
 _NAMES = (
@@ -91,7 +93,11 @@ class S3Place:
                 bucket,
                 prefix=self._prefix or None,
                 client_options={"allow_http": True, "timeout": timedelta(seconds=_REQUEST_S)},
-                retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=RETRY_S)},
+                retry_config={
+                    "max_retries": 10,
+                    "retry_timeout": timedelta(seconds=RETRY_S),
+                    "backoff": {"init_backoff": timedelta(seconds=FIRST_PAUSE_S)},
+                },
                 **options,
             )
         except self._library.exceptions.BaseError as error:

@@ -120,6 +120,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3]:
     for name in ("AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(s3, "RETRY_S", 3.0)
+    monkeypatch.setattr(s3, "FIRST_PAUSE_S", 0.005)
     found = FaultyS3()
     yield found
     found.shutdown()
