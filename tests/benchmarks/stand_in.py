@@ -54,6 +54,7 @@ class StandIn:
 
         class Server(socketserver.ThreadingTCPServer):
             allow_reuse_address = True
+            request_queue_size = 256  # all connections of a load at once: a lost SYN is repeated after a second
             daemon_threads = True
 
         self._server = Server(("127.0.0.1", port), Handler)
