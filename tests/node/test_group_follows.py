@@ -19,6 +19,7 @@ from following_lab import (
     check_references,
     copy_of,
     followed,
+    followed_by_leader,
     followers,
     masters_records,
 )
@@ -96,12 +97,11 @@ async def test_a_leader_that_changes_continues_where_the_log_ends(tmp_path: Path
                 if turn % 2:
                     await group.stop(number)
                     w.master.grow(w.maker.add_batch(20))
-                    await followed(await group.leader(), w)
+                    await followed_by_leader(group, w)
                     await group.start(number)
                 else:
                     await group.pass_on()
-            leader = await group.leader()
-            await followed(leader, w)
+            leader = await followed_by_leader(group, w)
             check_queues(leader, w.master.log)
             assert check_references(leader, w.master.log) == 20
             await copy_of(leader).promote()
@@ -295,7 +295,7 @@ async def ready(folder: Path, count: int = 1) -> AsyncIterator[tuple[World, Foll
     async with world(folder) as w:
         w.master.tables = tables(1)
         async with followers(w, folder, count) as group:
-            await followed(await group.leader(), w)
+            await followed_by_leader(group, w)
             yield w, group
 
 

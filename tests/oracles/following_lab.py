@@ -101,7 +101,17 @@ async def _stop_all(group: Followers) -> None:
 
 async def followed(broker: Broker, w: World) -> None:
     """Returns when this leader has the log and the tables, committed and dispatched."""
-    await until(lambda: copy_of(broker).copies and broker.unready() is None and caught_up(broker, w))
+    await until(lambda: _has_followed(broker, w))
+
+
+async def followed_by_leader(group: Followers, w: World) -> Broker:
+    """The leader that has the log and the tables. On a busy machine another one may be elected while this waits."""
+    await until(lambda: any(_leads(each) and _has_followed(each, w) for each in group.members.values()))
+    return next(each for each in group.members.values() if _leads(each))
+
+
+def _has_followed(broker: Broker, w: World) -> bool:
+    return copy_of(broker).copies and broker.unready() is None and caught_up(broker, w)
 
 
 def caught_up(broker: Broker, w: World) -> bool:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from ports import free_port
+
 from tallystick.node.nameserver.registration import WHOLE_FIELD
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
@@ -126,7 +128,7 @@ class RocketmqMaster:
         self._server: RemotingServer | None = None
         self._ha: asyncio.Server | None = None
         self._client = RemotingClient(name="master")
-        self._ports = (0, 0)
+        self._ports = free_port(), free_port()
 
     @property
     def address(self) -> str:
@@ -145,10 +147,8 @@ class RocketmqMaster:
             RequestCode.GET_TOPIC_STATS_INFO: self._ends,
         }
         self._server = RemotingServer(routes, name="master")
-        listeners = await bind("127.0.0.1", self._ports[0])
-        await self._server.serve(listeners)
+        await self._server.serve(await bind("127.0.0.1", self._ports[0]))
         self._ha = await asyncio.start_server(self._serve, "127.0.0.1", self._ports[1])
-        self._ports = listeners[0].getsockname()[1], self._ha.sockets[0].getsockname()[1]
         self._nameserver = nameserver
         await self.register()
         return self

@@ -430,8 +430,8 @@ async def test_queues_that_know_more_than_the_log_forget_it(tmp_path: Path) -> N
         await asyncio.gather(*tasks)
         assert len(read_queue(one.store)) == 20
         await one.store.upkeep.save(thorough=True)
-        door.heal()
         await kill(one.store)
+        door.heal()
         door.crash(1, 0.0)
     async with member(tmp_path, door, 2) as again:
         last = again.ledger.last_index

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def few() -> Door:
 
 async def filled(root: Path, door: Door) -> MessageStore:
     store = await MessageStore.open(small(root, flushDiskType=SYNC), store_host=HOST, door=door)
+    await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "save-at-start"))
     for number in range(TOPICS):
         put = await store.writes.put(message(b"%d" % number, topic=f"T{number}"))
         assert put.status is PutStatus.PUT_OK
