@@ -167,7 +167,7 @@ def test_killed_commands_leave_no_backup_and_no_store(tmp_path: Path) -> None:
         assert tally(*sent).returncode == 0
     place, dice, kills = str(tmp_path / "place"), random.Random(1), 0
     create = ("backup", "create", str(process.store), place, "--name", "c/b", "--bytes-per-second", "8M")
-    for _ in range(6):
+    for _ in range(4):
         kills += killed(dice.uniform(0.15, 1.2), *create)
         listed = tally("backup", "list", place, "--json")
         for each in json.loads(listed.stdout):
@@ -176,7 +176,7 @@ def test_killed_commands_leave_no_backup_and_no_store(tmp_path: Path) -> None:
     assert tally(*create[:-2]).returncode == 0
     assert tally("backup", "verify", f"{place}/c/b/latest").returncode == 0
     kills = 0
-    for _ in range(8):
+    for _ in range(4):
         shutil.rmtree(tmp_path / "to", ignore_errors=True)
         was_killed = killed(dice.uniform(0.15, 0.8), "backup", "restore", f"{place}/c/b/latest", str(tmp_path / "to"))
         kills += was_killed

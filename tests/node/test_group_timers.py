@@ -47,7 +47,7 @@ class Timers:
         while not stopping.is_set():
             number += 1
             body = f"{name}-{number}".encode()
-            self.times[body] = at_ms = wall_ms() + self._rng.choice((50, 500, 2000, 8000))
+            self.times[body] = at_ms = wall_ms() + self._rng.choice((50, 500, 2000, 4000))
             text = properties.encode({"UNIQ_KEY": body.decode(), "TIMER_DELIVER_MS": str(at_ms)})
             ext = {"a": "pg", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(number % QUEUES), "f": "0", "g": "0"}
             try:

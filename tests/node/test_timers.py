@@ -230,7 +230,7 @@ async def test_a_transaction_waits_from_its_commit_on(tmp_path: Path) -> None:
 async def test_an_old_segment_goes_and_its_timers_stay(tmp_path: Path) -> None:
     async with broker(tmp_path, mappedFileSizeCommitLog=8192, fileReservedTime=0, cleanResourceInterval=50) as here:
         store = here.broker.store
-        at_ms = wall_ms() + 12_000
+        at_ms = wall_ms() + 7_000
         handles = []
         for number in range(10):
             answer = await here.send(f"k{number}", TIMER_DELIVER_MS=at_ms)

@@ -356,6 +356,7 @@ def test_jobs_on_spark(spark: Any, golden: Golden, tmp_path: Path, own_temporary
         assert not list(place.glob("tally-rebuild-*"))
 
 
+@pytest.mark.spark
 def test_executors_write_to_a_bucket(s3: S3Lab, golden: Golden) -> None:
     """With the credentials in their environment: a separate process, whose Java starts with them."""
     pytest.importorskip("pyspark.sql", reason="needs the group `spark`")
