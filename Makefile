@@ -68,6 +68,10 @@ simulate: $(VENV)/.dev ## replicated groups from seeds, everything going wrong: 
 	PYTHONPATH=tests/replication $(BIN)/python -m simulator --first $(or $(FIRST),0) --seeds $(or $(SEEDS),10000) \
 	    $(if $(PROFILE),--profile '$(PROFILE)') $(if $(VERBOSE),--verbose)
 
+.PHONY: simulate-operator
+simulate-operator: $(VENV)/.dev ## the operator over a simulated API server from seeds, with objects of others, refusals and crashes: FIRST=0 SEEDS=1000
+	PYTHONPATH=tests/oracles $(BIN)/python tests/oracles/operator_storm.py $(or $(FIRST),0) $(or $(SEEDS),1000)
+
 .PHONY: simulate-node
 simulate-node: $(VENV)/.dev ## whole brokers and clients from seeds, everything going wrong: FIRST=0 SEEDS=1000 PROFILE=sync VERBOSE=1 JOBS=2
 	PYTHONPATH=tests $(BIN)/python -m simulation --first $(or $(FIRST),0) --seeds $(or $(SEEDS),1000) \

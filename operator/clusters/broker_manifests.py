@@ -125,7 +125,8 @@ def template_digest(cluster: Cluster, plan: MemberPlan) -> str:
     return digest([_pod(cluster, plan, first_start=False), broker_toml(cluster)])
 
 
-def stateful_set(cluster: Cluster, plan: MemberPlan, node_uid: str) -> Json:
+def stateful_set(cluster: Cluster, plan: MemberPlan, node_uid: str, replicas: int = 1) -> Json:
+    """Returns the StatefulSet. `replicas`: 0 for a stopped member (`stopping.py`)."""
     names = names_of(cluster)
     group, member = plan.group, plan.member
     labels = names.member_labels(group, member)
@@ -135,7 +136,7 @@ def stateful_set(cluster: Cluster, plan: MemberPlan, node_uid: str) -> Json:
     }
     content = {
         "spec": {
-            "replicas": 1,
+            "replicas": replicas,
             "serviceName": names.node(group, member),
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": _selector(cluster, group, member)},

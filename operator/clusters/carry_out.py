@@ -16,7 +16,7 @@ from tallystick.operator.core.context import Context
 from tallystick.operator.core.events import Reference
 from tallystick.operator.core.kube import ConflictError, NotFoundError, UnavailableError
 from tallystick.operator.core.names import LEFT, REPLACE, Names
-from tallystick.operator.core.node_api import NodeName
+from tallystick.operator.core.node_api import NodeError, NodeName
 from tallystick.operator.core.pods import Pod
 
 _logger = logging.getLogger(__name__)
@@ -41,6 +41,8 @@ async def carry_out(context: Context, cluster: Cluster, objects: Objects, observ
     )
     work = _Work(context, cluster, names, objects, observed, member, step)
     match step.action:
+        case Action.STOP:
+            await work.stop_member()
         case Action.RESTART:
             await work.stop_pod()
         case Action.REPLACE:
@@ -121,6 +123,25 @@ class _Work:
             if error.status == 429:
                 raise BlockedError(str(error)) from error
             raise
+
+    async def stop_member(self) -> None:
+        """Transfers leadership, then takes the replica from the StatefulSet, which stops the pod and keeps the claim.
+
+        A user decided this, perhaps because the member is ill. So a refused transfer does not prevent it: a broker also
+        transfers leadership when it is stopped.
+        """
+        live = self._objects.get("StatefulSet", self._names.node(self._member.group, self._member.number))
+        if live is None:
+            return
+        if self._step.to is not None:
+            try:
+                await self.ask_leader("POST", "/group/transfer", {"target": self._step.to})
+            except (NodeError, BlockedError) as error:
+                _logger.warning("leadership was not transferred before the member is stopped: %s", error)
+        try:
+            await self._context.kube.patch_live({"kind": "StatefulSet", **live}, {"spec": {"replicas": 0}})
+        except (NotFoundError, ConflictError):
+            pass  # it changed since: the next pass decides again
 
     async def force(self) -> None:
         pod = self._member.pod

@@ -83,13 +83,13 @@ def _token_secret(cluster: Cluster, name: str, token: str) -> Json:
     return manifest(SECRETS, cluster.namespace, name, names_of(cluster).labels(), content, owner=owner_of(cluster))
 
 
-def disruption_budget(cluster: Cluster, group: int) -> Json:
-    """Returns the budget of a group: one member at a time. A pod that is not ready can always be evicted."""
+def disruption_budget(cluster: Cluster, group: int, evictable: int = 1) -> Json:
+    """Returns the budget of a group: `evictable` members at a time. A pod that is not ready can always be evicted."""
     names = names_of(cluster)
     selector = names.broker_selector() | {key: names.group_labels(group)[key] for key in ("tallystick.dev/group",)}
     content = {
         "spec": {
-            "maxUnavailable": 1,
+            "maxUnavailable": evictable,
             "selector": {"matchLabels": selector},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         }

@@ -1,6 +1,7 @@
 """The next step of a cluster. Pure: it follows from the observed and the wanted state. Each pass does at most one step.
 
     step             when                                         only if
+    StopMember       it is fenced, or the cluster hibernates      a user decides; leadership is transferred first
     ReplaceNode      its claim is deleted or lost, or on request  a majority is healthy without it
     ForceDeletePod   its Kubernetes node does not respond         the same, and it is unresponsive
     RestartMember    its pod is outdated or stuck, and not ready  the same, or it takes no part
@@ -35,6 +36,7 @@ from tallystick.operator.clusters.quorum import (
     voters_of,
     without,
 )
+from tallystick.operator.clusters.stopping import Stop
 
 STUCK_SECONDS = 300.0
 """A member that is unresponsive and not ready for so long, with healthy peers, is restarted. Doubled after each try."""
@@ -46,6 +48,7 @@ DEAD_SECONDS = 120.0
 
 
 class Action(Enum):
+    STOP = "StopMember"
     REPLACE = "ReplaceNode"
     FORCE = "ForceDeletePod"
     RESTART = "RestartMember"
@@ -68,7 +71,7 @@ class Step:
     message: str
     uid: str = ""
     to: int | None = None
-    """MoveLeader: number of the new leader."""
+    """MoveLeader, StopMember of a leader: number of the new leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class Wanted:
     replicas: int
     templates: Mapping[tuple[int, int], str | None] = field(default_factory=dict)
     paused: bool = False
+    stops: Mapping[tuple[int, int], Stop] = field(default_factory=dict)
+    """The members to stop, by group and member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,7 @@ def decide(observed: Observed, wanted: Wanted) -> Decision:
 
 
 def _candidates(observed: Observed, wanted: Wanted) -> Iterator[Step | Hold]:
-    kinds = (_replacements, _forced, _unready_restarts, _additions, _removals, _deletions, _ready_restarts)
+    kinds = (_stops, _replacements, _forced, _unready_restarts, _additions, _removals, _deletions, _ready_restarts)
     for kind in kinds:
         for group in observed.groups:
             yield from kind(observed, wanted, group)
@@ -127,6 +132,27 @@ def outdated(wanted: Wanted, member: Member) -> bool:
     return member.pod is not None and template is not None and member.pod.template != template
 
 
+# -- fencing and hibernation -------------------------------------------------------------------------------------------
+
+
+def _stops(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step | Hold]:
+    """Yields the members to stop: a leader with a successor first, another leader last, after its followers."""
+    leads = group.leader.number if group.leader is not None else None
+    running = [each.number for each in group.members if (group.number, each.number) not in wanted.stops]
+    fresh = [each.number for each in group.members if not outdated(wanted, each)]
+    to = successor(group, leads, running, fresh) if leads is not None else None
+    for member in sorted(group.members, key=lambda each: (each.number == leads) is (to is None)):
+        stop = wanted.stops.get((group.number, member.number))
+        if stop is None or member.stopped or member.stateful_set is None:
+            continue
+        message = "a user fenced the member" if stop is Stop.FENCED else "the cluster hibernates"
+        next_leader = to if member.number == leads else None
+        if next_leader is not None:
+            message += f"; it is the leader, so n{next_leader} takes over first"
+        uid = member.pod.uid if member.pod else ""
+        yield Step(Action.STOP, group.number, member.number, stop.value, message, uid, next_leader)
+
+
 # -- lost volumes and Kubernetes nodes ---------------------------------------------------------------------------------
 
 
@@ -136,6 +162,10 @@ def _replacements(observed: Observed, wanted: Wanted, group: Group) -> Iterator[
         if not why:
             continue
         reason, message = why
+        if (group.number, member.number) in wanted.stops:
+            message = f"{message}; not replaced while it is fenced or the cluster hibernates"
+            yield Hold(Action.REPLACE, group.number, member.number, "Stopped", message)
+            continue
         if voters_of(group) == (member.number,) or wanted.replicas == 1:
             message = f"{message}; not replaced because it holds the only copy"
             yield Hold(Action.REPLACE, group.number, member.number, "LastCopy", message)
@@ -274,6 +304,7 @@ def _underway_elsewhere(observed: Observed, member: Member) -> str:
             is_target
             and other.exists
             and not other.ready
+            and not other.stopped
             and (other.group, other.number) != (member.group, member.number)
         ):
             return f"{step.target} is not ready yet after {step.action}"
@@ -282,7 +313,7 @@ def _underway_elsewhere(observed: Observed, member: Member) -> str:
 
 def _other_unready(group: Group, member: Member) -> str:
     absent = [
-        f"n{other.number}"
+        f"n{other.number}" + (" (fenced)" if other.stopped else "")
         for other in group.members
         if other.number != member.number and not other.ready and other.exists
     ]

@@ -17,6 +17,7 @@ from tallystick.operator.clusters.name_servers import image_of
 from tallystick.operator.clusters.observed import Claim, Group, Member, Observed
 from tallystick.operator.clusters.quorum import majority, voters_of
 from tallystick.operator.clusters.spec import Cluster, External
+from tallystick.operator.clusters.stopping import Stop, name_server_replicas, replicas_of, stop_of
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.quantity import larger
 
@@ -30,11 +31,13 @@ class Layout:
     manifests: tuple[Json, ...]
     templates: Mapping[tuple[int, int], str | None] = field(default_factory=dict)
     waits: tuple[tuple[str, str], ...] = ()
+    stops: Mapping[tuple[int, int], Stop] = field(default_factory=dict)
+    """The members to stop, by group and member."""
 
 
 def wanted_of(cluster: Cluster, layout: Layout) -> Wanted:
     """Returns the wanted state for the decision."""
-    return Wanted(cluster.spec.groups, cluster.spec.replicas, layout.templates, cluster.paused)
+    return Wanted(cluster.spec.groups, cluster.spec.replicas, layout.templates, cluster.paused, layout.stops)
 
 
 def shared_manifests(cluster: Cluster, observed: Observed) -> list[Json]:
@@ -43,13 +46,29 @@ def shared_manifests(cluster: Cluster, observed: Observed) -> list[Json]:
         cluster_manifests.service_account(cluster),
         cluster_manifests.config_map(cluster),
         *name_server_manifests.name_server_services(cluster),
-        name_server_manifests.name_server_set(cluster, image_of(observed, cluster.spec.image)),
+        name_server_manifests.name_server_set(
+            cluster, image_of(observed, cluster.spec.image), name_server_replicas(cluster, observed)
+        ),
     ]
     if cluster.spec.disruption_budget:
-        found += [cluster_manifests.disruption_budget(cluster, group) for group in range(cluster.spec.groups)]
+        found += [
+            cluster_manifests.disruption_budget(cluster, group, _evictable(cluster, observed, group))
+            for group in range(cluster.spec.groups)
+        ]
     if cluster.spec.network_policy:
         found += cluster_manifests.network_policies(cluster, OPERATOR_LABELS)
     return found
+
+
+def _evictable(cluster: Cluster, observed: Observed, number: int) -> int:
+    """Returns how many members of a group may be evicted: none if the fence leaves no more than a majority.
+
+    A budget counts present pods only, and a fenced member has none.
+    """
+    group = next((each for each in observed.groups if each.number == number), None)
+    fenced = sum(stop_of(cluster, number, each.number) is Stop.FENCED for each in group.members) if group else 0
+    spare = cluster.spec.replicas - fenced - majority(cluster.spec.replicas)
+    return 0 if fenced and spare < 1 else 1
 
 
 def is_obsolete(cluster: Cluster, body: Json, manifests: tuple[Json, ...]) -> bool:
@@ -97,7 +116,12 @@ def layout(cluster: Cluster, observed: Observed) -> Layout:
                     waits.append((f"{cluster.name}-{group.number}-{number}", found))
                 else:
                     manifests.append(found)
-    return Layout(tuple(manifests), templates, tuple(waits))
+    stops = {
+        (member.group, member.number): stop
+        for member in observed.members
+        if (stop := stop_of(cluster, member.group, member.number)) is not None
+    }
+    return Layout(tuple(manifests), templates, tuple(waits), stops)
 
 
 def plan_of(cluster: Cluster, group: Group, member: Member) -> MemberPlan | None:
@@ -130,7 +154,7 @@ def _member_manifests(cluster: Cluster, group: Group, member: Member, plan: Memb
     if plan is None:
         yield "the external Service has no address yet"
         return
-    yield broker_manifests.stateful_set(cluster, plan, member.node_uid)
+    yield broker_manifests.stateful_set(cluster, plan, member.node_uid, replicas_of(cluster, member))
 
 
 def rebirth_doubt(group: Group, member: Member) -> str:

@@ -93,6 +93,8 @@ class Member:
     claim: Claim | None = None
     stateful_set: str | None = None
     """Digest of the pod template of its StatefulSet; None: it does not exist."""
+    stopped: bool = False
+    """Its StatefulSet has no replicas: it is fenced, or the cluster hibernates."""
     pod: Pod | None = None
     external: str = ""
     answer: Answer | None = None
@@ -106,6 +108,11 @@ class Member:
     @property
     def ready(self) -> bool:
         return self.pod is not None and self.pod.ready and not self.pod.deleting
+
+    @property
+    def gone(self) -> bool:
+        """Whether it is stopped, and its pod no longer exists."""
+        return self.stopped and self.pod is None
 
     @property
     def exists(self) -> bool:

@@ -201,6 +201,7 @@ def _member(
         replace=node is not None and is_set(node["metadata"], REPLACE),
         claim=None if claim is None else claim_of(claim),
         stateful_set=None if stateful_set is None else _template_of(stateful_set),
+        stopped=stateful_set is not None and stateful_set["spec"].get("replicas") == 0,
         pod=pod,
         external=_external(cluster, objects.get("Service", names.external(group, member)), REMOTING, pod),
         answer=answer,

@@ -31,6 +31,7 @@ from tallystick.operator.clusters.status import (
     next_underway,
     node_status,
 )
+from tallystick.operator.clusters.stopping import fence_warnings
 from tallystick.operator.clusters.writing import Outcome, Writer
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
@@ -107,16 +108,16 @@ class ClusterReconciler:
             refusals = await self._writer.ensure_secrets(cluster, awaited=True) or refusals
         outcome.refusals += refusals
         observed = self._read(cluster, sight, memory, outcome)
-        await self._tell_refusals(body, observed, memory)
+        await self._tell_refusals(cluster, body, observed, memory)
         self._count_stuck(cluster, observed, memory)
         decision = decide(observed, wanted_of(cluster, plan))
         await self._write_status(cluster, sight, observed, plan, decision, memory)
         if decision.step is None:
             memory.blocked = ""
             stale = next_restart(observed.name_servers)
-            if stale is not None and not cluster.paused and not observed.taken:
+            if stale is not None and not cluster.paused and not cluster.hibernating and not observed.taken:
                 await restart_name_server(self._context, sight.objects, *stale)
-            moving = sight.objects.cluster["status"]["phase"] in ("Creating", "Updating", "Scaling")
+            moving = sight.objects.cluster["status"]["phase"] in ("Creating", "Updating", "Scaling", "Hibernating")
             return MOVING_SECONDS if moving else self._context.settings.resync_seconds
         await self._step(cluster, body, decision.step, memory)
         return STEPPED_SECONDS if not memory.blocked else MOVING_SECONDS
@@ -200,7 +201,11 @@ class ClusterReconciler:
                     await self._context.kube.apply_status(kube.BROKER_NODES, node, new)
                 except (NotFoundError, ConflictError):
                     pass  # the next pass observes that it was deleted
-        leaderless = sum(group.formed and group.leader is None and not blind(group) for group in observed.groups)
+        leaderless = (
+            0
+            if cluster.hibernating
+            else sum(group.formed and group.leader is None and not blind(group) for group in observed.groups)
+        )
         self._context.metrics.saw_cluster(
             cluster.namespace, cluster.name, status["phase"], status["nodes"], status["ready"], leaderless
         )
@@ -213,11 +218,12 @@ class ClusterReconciler:
             await self._context.events.post(Reference.to(body), "InvalidSpec", reason, warning=True)
         self._context.metrics.saw_cluster(metadata["namespace"], metadata["name"], "Failed", 0, 0)
 
-    async def _tell_refusals(self, body: Json, observed: Observed, memory: _Memory) -> None:
-        """Records an event for each new rejection of the API server and each name that is taken."""
+    async def _tell_refusals(self, cluster: Cluster, body: Json, observed: Observed, memory: _Memory) -> None:
+        """Records an event for each new rejection of the API server, taken name, and warning about a fence."""
         told = [("NameTaken", message) for message in observed.taken]
         told += [("Refused", message) for message in observed.refusals]
         told += [("ResizeRefused", message) for message in observed.resize_refusals]
+        told += fence_warnings(cluster, observed)
         for reason, message in told:
             if (reason, message) not in memory.told:
                 await self._context.events.post(Reference.to(body), reason, message, warning=True)

@@ -6,13 +6,14 @@ any spelling.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
 from tallystick.operator.core.kube import Json
-from tallystick.operator.core.names import PAUSED, is_set
+from tallystick.operator.core.names import FENCED, PAUSED, hibernation_of, is_set
 
 E = TypeVar("E", bound=Enum)
 
@@ -171,11 +172,21 @@ class Cluster:
     generation: int
     paused: bool
     spec: ClusterSpec
+    fenced: frozenset[str] = frozenset()
+    """Names of the members that a user fenced; `*`: all of them."""
+    hibernation: str = ""
+    """Value of the annotation, in lower case: `on`, `off`, or a value that the status reports as invalid."""
+
+    @property
+    def hibernating(self) -> bool:
+        """Whether no pod of the cluster is to run."""
+        return self.hibernation == "on"
 
     @classmethod
     def parse(cls, body: Json, default_image: str) -> Cluster:
         """Parses a BrokerCluster. SpecError: see ClusterSpec.parse."""
         metadata = body["metadata"]
+        annotations = metadata.get("annotations") or {}
         return cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
@@ -183,6 +194,8 @@ class Cluster:
             generation=metadata.get("generation", 0),
             paused=is_set(metadata, PAUSED),
             spec=ClusterSpec.parse(body.get("spec") or {}, default_image),
+            fenced=frozenset(re.split(r"[\s,]+", str(annotations.get(FENCED) or ""))) - {""},
+            hibernation=hibernation_of(metadata),
         )
 
 

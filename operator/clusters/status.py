@@ -13,6 +13,7 @@ from tallystick.operator.clusters.name_servers import is_updating
 from tallystick.operator.clusters.observed import Group, Member, Observed, Underway
 from tallystick.operator.clusters.quorum import blind, majority, sound, voters_of
 from tallystick.operator.clusters.spec import Cluster, External
+from tallystick.operator.clusters.stopping import Stop, fenced_condition, hibernated_condition, is_hibernated, stop_of
 from tallystick.operator.core.conditions import MAX_MESSAGE, Condition, merged
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import NAME_SERVER, Names
@@ -101,7 +102,8 @@ def next_underway(observed: Observed, names: Names, step: Step | None) -> Underw
     if noted is None:
         return None
     for member in observed.members:
-        if names.node(member.group, member.number) == noted.target and member.exists and not member.ready:
+        waits = member.exists and not member.ready and not member.stopped
+        if names.node(member.group, member.number) == noted.target and waits:
             return noted
     return None
 
@@ -174,6 +176,8 @@ def _step_status(
 def _phase(cluster: Cluster, observed: Observed, layout: Layout, decision: Decision, underway: Underway | None) -> str:
     if any(hold.reason == "Paused" for hold in decision.holds):
         return "Paused"
+    if cluster.hibernating:
+        return "Hibernated" if is_hibernated(cluster, observed) else "Hibernating"
     if not all(group.formed for group in observed.groups) or len(observed.groups) < cluster.spec.groups:
         return "Failed" if observed.taken or observed.refusals else "Creating"
     if any(hold.reason == "LastCopy" for hold in decision.holds):
@@ -217,14 +221,34 @@ def _updating(cluster: Cluster, observed: Observed, layout: Layout) -> bool:
 
 
 def _findings(cluster: Cluster, observed: Observed, layout: Layout, decision: Decision) -> list[Condition]:
+    if cluster.hibernating:
+        running = _asleep(cluster, observed)
+    else:
+        running = [
+            _ready(cluster, observed),
+            _progressing(cluster, observed, layout, decision),
+            _degraded(cluster, observed),
+            _quorum_at_risk(cluster, observed),
+        ]
     return [
-        _ready(cluster, observed),
-        _progressing(cluster, observed, layout, decision),
-        _degraded(cluster, observed),
-        _quorum_at_risk(cluster, observed),
+        *running,
         _update_blocked(cluster, observed, decision),
         _storage(cluster, observed),
         _operators(observed),
+        fenced_condition(cluster, observed),
+        hibernated_condition(cluster, observed),
+    ]
+
+
+def _asleep(cluster: Cluster, observed: Observed) -> list[Condition]:
+    """Returns the conditions of a cluster that hibernates: it is not ready, and nothing of it is missing."""
+    hibernated = hibernated_condition(cluster, observed)
+    reason, message = hibernated.reason, hibernated.message
+    return [
+        Condition("Ready", False, reason, message),
+        Condition("Progressing", not hibernated.status, reason, message),
+        Condition("Degraded", False, reason, message),
+        Condition("QuorumAtRisk", False, reason, message),
     ]
 
 
@@ -307,7 +331,7 @@ def _progressing(cluster: Cluster, observed: Observed, layout: Layout, decision:
 def _degraded(cluster: Cluster, observed: Observed) -> Condition:
     names = Names(cluster.namespace, cluster.name)
     told = [
-        f"{names.node(member.group, member.number)} {node_error(member) or 'not ready'}"
+        f"{names.node(member.group, member.number)} {'fenced' if member.stopped else node_error(member) or 'not ready'}"
         for group in observed.groups
         if group.formed
         for member in group.members
@@ -476,7 +500,9 @@ def _node_phase(cluster: Cluster, observed: Observed, name: str, group: Group, m
         return "Removing"
     if claim is not None and (claim.lost or claim.deleting):
         return "Lost"
-    if member.ready:
+    if member.gone and (stop := stop_of(cluster, member.group, member.number)) is not None:
+        return "Fenced" if stop is Stop.FENCED else "Hibernated"
+    if member.ready and not member.stopped:
         return "Ready"
     if (pod is not None and pod.deleting) or (step is not None and step.target == name):
         return "Restarting"

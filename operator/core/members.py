@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 from tallystick.operator.core import kube
 from tallystick.operator.core.kube import Json, Kube
-from tallystick.operator.core.names import Names, is_claim_of
+from tallystick.operator.core.names import Names, hibernates, is_claim_of
 from tallystick.operator.core.ownership import owned
 
 # Reasons in the status of StoreJobs and Backups. Programs depend on them, so they never change.
 CLUSTER_NOT_FOUND = "ClusterNotFound"
 CLUSTER_DELETING = "ClusterDeleting"
+CLUSTER_HIBERNATED = "ClusterHibernated"
+"""The wait for the end of the hibernation does not count towards a deadline."""
 GROUP_NOT_FOUND = "GroupNotFound"
 
 ONE_POD = "ReadWriteOncePod"
@@ -64,6 +66,8 @@ def cluster_refusal(name: str, cluster: Json | None, groups: Collection[int] | N
         return Refusal(CLUSTER_NOT_FOUND, f"BrokerCluster {name!r} does not exist in this namespace")
     if cluster["metadata"].get("deletionTimestamp"):
         return Refusal(CLUSTER_DELETING, f"BrokerCluster {name!r} is being deleted")
+    if hibernates(cluster["metadata"]):
+        return Refusal(CLUSTER_HIBERNATED, f"BrokerCluster {name!r} hibernates")
     count = group_count(cluster)
     if absent := [str(group) for group in groups or () if group >= count]:
         return Refusal(GROUP_NOT_FOUND, f"{name} has no group {', '.join(absent)}; it has {count} groups")

@@ -48,8 +48,8 @@ WRITES = CounterDeclaration(
 STEPS = CounterDeclaration(
     "tallystick_operator_steps_total",
     "steps",
-    "Steps of changes of clusters that the operator carried out, by action: `ReplaceNode`, `ForceDeletePod`,"
-    " `RestartMember`, `MoveLeader`, `AddMember`, `PromoteMember`, `RemoveMember` or `DeleteNode`.",
+    "Steps of changes of clusters that the operator carried out, by action: `StopMember`, `ReplaceNode`,"
+    " `ForceDeletePod`, `RestartMember`, `MoveLeader`, `AddMember`, `PromoteMember`, `RemoveMember` or `DeleteNode`.",
     "reconciliation of a cluster: each step whose requests succeeded",
     ("action",),
 )

@@ -17,7 +17,9 @@ JOB_LABEL = f"{GROUP}/job"
 BACKUP_LABEL = f"{GROUP}/backup"
 """Label of all objects of a Backup. Such objects do not belong to the cluster either."""
 
-# Annotations: users set the first two, the operator the others.
+# Annotations: users set the first four, the operator the others.
+FENCED = f"{GROUP}/fenced"
+HIBERNATION = f"{GROUP}/hibernation"
 PAUSED = f"{GROUP}/paused"
 REPLACE = f"{GROUP}/replace"
 FORMED = f"{GROUP}/formed"
@@ -155,6 +157,16 @@ def numbers_of(node: str) -> tuple[int, int]:
     """Returns group and member from the name of a BrokerNode."""
     group, member = node.rsplit("-", 2)[1:]
     return int(group), int(member)
+
+
+def hibernates(metadata: Mapping[str, Any]) -> bool:
+    """Whether a user wants no pod of a BrokerCluster to run."""
+    return hibernation_of(metadata) == "on"
+
+
+def hibernation_of(metadata: Mapping[str, Any]) -> str:
+    """Returns the value of the annotation in lower case; empty: there is none."""
+    return str((metadata.get("annotations") or {}).get(HIBERNATION) or "").strip().lower()
 
 
 def is_set(metadata: Mapping[str, Any], annotation: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tallystick.operator.core.conditions import MAX_MESSAGE, Condition, merged
 from tallystick.operator.core.kube import Json
+from tallystick.operator.core.members import CLUSTER_HIBERNATED
 from tallystick.operator.core.times import timestamp
 from tallystick.operator.jobs.decide import Decision
 from tallystick.operator.jobs.manifests import names_of, worker_nodes
@@ -30,7 +31,7 @@ def run_status(job: Job, seen: Seen, decision: Decision) -> Json:
         status["message"] = decision.message[:MAX_MESSAGE]
     if decision.attempt:
         status["attempt"] = decision.attempt
-    status |= _times(before, seen.now, phase)
+    status |= _times(before, seen.now, phase, decision.reason)
     if decision.attempt and seen.driver is not None and not seen.driver.deleting:
         status["driverPod"] = seen.driver.name
     elif decision.attempt and phase in BEGUN:
@@ -65,13 +66,13 @@ def refused_status(generation: int, now: float, message: str, before: Json) -> J
     }
 
 
-def _times(before: Mapping[str, Any], now: float, phase: Phase) -> Json:
+def _times(before: Mapping[str, Any], now: float, phase: Phase, reason: str) -> Json:
     found: Json = {}
     if phase in BEGUN or phase in OVER:
         start = before.get("startTime") or (timestamp(now) if phase in BEGUN else None)
         if start is not None:
             found["startTime"] = start
-    if phase is Phase.SUBMISSION_FAILED:
+    if phase is Phase.SUBMISSION_FAILED and reason != CLUSTER_HIBERNATED:
         found["waitingSince"] = before.get("waitingSince") or timestamp(now)
     if phase in OVER:
         found["completionTime"] = before.get("completionTime") or timestamp(now)

@@ -88,7 +88,8 @@ def decide(
     problem = _refused(kind, declaration, cluster, holder)
     if problem is not None:
         keep = declaration.marked and not cluster.going
-        return Decision(declaration, problem, finalizer=keep, owned=declaration.owned)
+        silent = tuple(cluster.groups) if problem.reason == reasons.CLUSTER_HIBERNATED else ()
+        return Decision(declaration, problem, finalizer=keep, owned=declaration.owned, silent=silent)
     return _decide_settings(kind, declaration, cluster)
 
 
@@ -110,6 +111,8 @@ def _refused(
         return Problem(Phase.PENDING, reasons.CLUSTER_NOT_FOUND, told)
     if cluster.deleting:
         return Problem(Phase.PENDING, reasons.CLUSTER_DELETING, f"BrokerCluster {name} is being deleted")
+    if cluster.hibernating:
+        return Problem(Phase.PENDING, reasons.CLUSTER_HIBERNATED, f"BrokerCluster {name} hibernates")
     if not cluster.formed:
         told = f"BrokerCluster {name} is being created: none of its broker groups has a leader yet"
         return Problem(Phase.PENDING, reasons.WAITING_FOR_CLUSTER, told)

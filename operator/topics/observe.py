@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tallystick.operator.core.names import hibernates
 from tallystick.operator.topics.kinds import Kind, S
 from tallystick.operator.topics.observed import ClusterView, GroupView, formed_groups, group_names
 from tallystick.operator.topics.ports import BrokerError, Brokers, GroupAddress
@@ -39,6 +40,11 @@ class Observer:
         if cluster["metadata"].get("deletionTimestamp"):
             return ClusterView(name, deleting=True)
         formed = formed_groups(cluster)
+        if hibernates(cluster["metadata"]):
+            asleep: dict[str, GroupView[S]] = {
+                group: GroupView(group, None, "the cluster hibernates") for group in addresses
+            }
+            return ClusterView(name, formed=bool(formed), hibernating=True, groups=asleep)
         groups = await asyncio.gather(
             *(
                 self._group_view(kind, namespace, address, formed=group in formed)

@@ -29,6 +29,8 @@ class ClusterView(Generic[S]):
     exists: bool = True
     deleting: bool = False
     formed: bool = True
+    hibernating: bool = False
+    """No broker of it is to run."""
     groups: Mapping[str, GroupView[S]] = field(default_factory=dict)
 
     @property

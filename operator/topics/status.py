@@ -61,8 +61,9 @@ def _verdict(decision: Decision[S], problem: Problem | None, excess: str, now: f
     if problem is not None:
         there = ", ".join(sorted(decision.confirmed.keys() - decision.writes.keys()))
         told = problem.message + (f" (it matches the spec on {there})" if there else "")
-        ready = Condition("Ready", False, problem.reason, told)
-        synced = Condition("Synced", False, problem.reason, told)
+        holds = None if problem.reason == reasons.CLUSTER_HIBERNATED else False  # no broker can be asked
+        ready = Condition("Ready", holds, problem.reason, told)
+        synced = Condition("Synced", holds, problem.reason, told)
         phase = problem.phase
     else:
         there = ", ".join(sorted(decision.confirmed.keys() | set(decision.silent)))

@@ -8,6 +8,7 @@ import pytest
 
 from tallystick.operator.clusters.decide import Action, Hold, Step, Wanted, decide
 from tallystick.operator.clusters.observed import Answer, Claim, Group, Member, NameServers, Observed, Peer, Underway
+from tallystick.operator.clusters.stopping import Stop
 from tallystick.operator.core.pods import Pod
 
 NOW = 10_000.0
@@ -66,9 +67,14 @@ def seen(*groups: Group, underway: Underway | None = None) -> Observed:
     return Observed(NOW, groups, SERVERS, underway)
 
 
-def wanted(replicas: int = 3, groups: int = 1, paused: bool = False) -> Wanted:
+def wanted(
+    replicas: int = 3, groups: int = 1, paused: bool = False, fenced: tuple[int, ...] = (), asleep: bool = False
+) -> Wanted:
     templates: dict[tuple[int, int], str | None] = {(g, m): "new" for g in range(groups) for m in range(5)}
-    return Wanted(groups, replicas, templates, paused)
+    stops = {(0, number): Stop.FENCED for number in fenced}
+    if asleep:
+        stops = dict.fromkeys(templates, Stop.HIBERNATING)
+    return Wanted(groups, replicas, templates, paused, stops)
 
 
 def told(found: Step | Hold | None) -> str:
@@ -196,6 +202,50 @@ def test_a_group_of_one(case: Group, expected: str) -> None:
     assert decided(case, replicas=1) == expected
 
 
+def emptied(who: Member) -> Member:
+    """Its StatefulSet has no replicas, and its pod is gone."""
+    return replace(who, stopped=True, pod=None, answer=None)
+
+
+@pytest.mark.parametrize(
+    ("case", "fenced", "expected"),
+    [
+        (group(*FINE), (1,), "StopMember n1"),
+        (group(*FINE), (0,), "StopMember n0 to n1"),
+        (group(*FINE), (0, 1), "StopMember n0 to n2"),
+        (group(*FINE), (0, 1, 2), "StopMember n1"),
+        (group(member(0), emptied(member(1)), member(2), away=(1,)), (0, 1, 2), "StopMember n2"),
+        (group(member(0), emptied(member(1)), emptied(member(2)), away=(1, 2)), (0, 1, 2), "StopMember n0"),
+        (group(*FINE, behind=(1,)), (0,), "StopMember n0 to n2"),
+        (group(*FINE, away=(1, 2)), (0,), "StopMember n0"),
+        (group(*FINE, leader=None), (2,), "StopMember n2"),
+        (group(member(0), emptied(member(1)), member(2), away=(1,)), (1,), "nothing"),
+        (
+            group(member(0), emptied(member(1)), member(2, "old"), away=(1,)),
+            (1,),
+            "hold RestartMember n2: MemberNotReady",
+        ),
+        (group(member(0), emptied(member(1, "lost")), member(2), away=(1,)), (1,), "hold ReplaceNode n1: Stopped"),
+    ],
+)
+def test_members_that_a_user_fenced(case: Group, fenced: tuple[int, ...], expected: str) -> None:
+    decision = decide(seen(case), wanted(fenced=fenced))
+    assert told(decision.step or next(iter(decision.holds), None)) == expected
+
+
+def test_a_step_of_a_member_that_was_fenced_meanwhile_is_no_longer_under_way() -> None:
+    first = group(member(0), emptied(member(1)), member(2), away=(1,))
+    second = group(member(0, group=1), member(1, "old", group=1), member(2, group=1), number=1)
+    step = Underway("RestartMember", "orders-0-1", "its pod is outdated", NOW - 30)
+    assert told(decide(seen(first, second, underway=step), wanted(groups=2, fenced=(1,))).step) == "RestartMember n1"
+
+
+def test_followers_hibernate_before_their_leader() -> None:
+    assert told(decide(seen(group(*FINE)), wanted(asleep=True)).step) == "StopMember n1"
+    held = decide(seen(group(*FINE)), wanted(asleep=True, paused=True))
+    assert told(held.holds[0]) == "hold StopMember n1: Paused"
+
+
 def test_a_pause_holds_back_what_would_be_done() -> None:
     case = group(member(0), member(1, "old"), member(2))
     assert decided(case, paused=True) == "hold RestartMember n1: Paused"
@@ -222,4 +272,5 @@ def test_the_same_stuck_member_is_given_longer_each_time() -> None:
 def test_every_action_is_reached_by_these_tables() -> None:
     marks = [*test_a_group_of_three.pytestmark, *test_five_members_that_are_to_be_three.pytestmark]  # type: ignore[attr-defined]
     words = " ".join(expected for mark in marks for _, expected in mark.args[1])
+    words += " StopMember"  # by the table of fenced members
     assert all(action.value in words for action in Action)

@@ -74,6 +74,8 @@ class Storm:
                 self.cut_wire,
                 self.grow,
                 self.meddle,
+                self.fence,
+                self.hibernate,
             ),
         )
         if self.hostile:
@@ -95,7 +97,7 @@ class Storm:
             self.foreign.check()
             self.foreign.remove()
             self.cluster.tick(REFUSED_SECONDS)  # what was refused is tried again only then
-        self.cluster.change(annotations={"tallystick.dev/paused": None})
+        self.wake()
         for process in self.cluster.processes.values():
             process.linked = process.heard = True
         self.cluster.settle(accept=("Ready", "Failed"))
@@ -184,6 +186,24 @@ class Storm:
         value = self.random.choice(("true", None))
         self.note(f"paused {value}")
         self.cluster.change(annotations={"tallystick.dev/paused": value})
+
+    def fence(self) -> None:
+        """A user stops members, also so many that a group has no majority, or lets them run again."""
+        members = [f"{CLUSTER}-{group}-{number}" for group in range(self.groups) for number in range(self.replicas)]
+        chosen = self.random.sample(members, self.random.choice((0, 0, 1, 1, min(2, len(members)))))
+        value = self.random.choice((",".join(chosen) or None, ",".join(chosen) or None, "*"))
+        self.note(f"fenced {value}")
+        self.cluster.change(annotations={"tallystick.dev/fenced": value})
+
+    def hibernate(self) -> None:
+        value = self.random.choice(("on", "off", None))
+        self.note(f"hibernation {value}")
+        self.cluster.change(annotations={"tallystick.dev/hibernation": value})
+
+    def wake(self) -> None:
+        """All members may run."""
+        words = ("paused", "fenced", "hibernation")
+        self.cluster.change(annotations={f"tallystick.dev/{word}": None for word in words})
 
     def give_up_node(self) -> None:
         nodes = self.foreign.ours("brokernodes")

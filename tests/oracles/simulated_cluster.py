@@ -281,6 +281,8 @@ class Cluster(Operated[ClusterReconciler]):
             least = stamp(self.time - body["spec"].get("minReadySeconds", 0))
             long_ready = [pod for pod in ready if pod["status"]["conditions"][0]["lastTransitionTime"] <= least]
             body["status"] |= {"readyReplicas": len(ready), "availableReplicas": len(long_ready)}
+            for pod in self._surplus(body, replicas):
+                self.delete(kube.PODS, pod["metadata"]["name"])
             for number, pod in enumerate(pods):
                 if pod is not None:
                     continue
@@ -293,6 +295,18 @@ class Cluster(Operated[ClusterReconciler]):
                     kube.PODS.path(NAMESPACE),
                     {"metadata": metadata, "spec": {**template["spec"]}, "status": {}},
                 )
+
+    def _surplus(self, body: Json, replicas: int) -> list[Json]:
+        """The pods of a StatefulSet beyond its replicas."""
+        uid = body["metadata"]["uid"]
+        mine = [
+            pod
+            for pod in self.api.all("pods")
+            if any(owner["uid"] == uid for owner in pod["metadata"].get("ownerReferences") or ())
+        ]
+        return [
+            pod for pod in mine if int(pod["metadata"]["name"].rpartition("-")[2]) >= replicas and not is_going(pod)
+        ]
 
     def _schedule(self) -> None:
         for pod in self._pods():
@@ -549,10 +563,37 @@ class Judge:
             self._pod(key[2])
         elif resource is kube.CLAIMS and method == "DELETE":
             assert key[2] in self.may_lose, f"{key[2]} was deleted without a decision"
+        elif resource is kube.STATEFUL_SETS and ((body or {}).get("spec") or {}).get("replicas") == 0:
+            self._emptied(key[2])
         elif resource is kube.BROKER_NODES and method == "DELETE":
             group, member = map(int, key[2].split("-")[-2:])
             raft = cluster.groups[group]
             assert member not in raft.voters | raft.learners, f"{key[2]} was deleted and is a member"
+
+    def _emptied(self, name: str) -> None:
+        """A StatefulSet gets no replicas: only if a user asked for it."""
+        cluster = self._cluster
+        body = cluster.api.get("brokerclusters", CLUSTER)
+        assert body is not None
+        notes = body["metadata"].get("annotations") or {}
+        asleep, fenced = notes.get("tallystick.dev/hibernation") == "on", notes.get("tallystick.dev/fenced") or ""
+        if name == f"{CLUSTER}-nameserver":
+            brokers = [pod["metadata"]["name"] for pod in cluster.api.all("pods") if claims_of(pod)]
+            assert asleep and not self._members(brokers), f"{name} was stopped before {brokers}"
+            return
+        assert asleep or {"*", name} & set(fenced.replace(" ", "").split(",")), (
+            f"{name} was stopped, and no annotation asks for it"
+        )
+        self.stopped.discard((int(name.split("-")[-2]), int(name.split("-")[-1])))
+
+    def _members(self, pods: list[str]) -> list[str]:
+        sets = {f"{body['metadata']['name']}-0" for body in self._cluster.api.all("statefulsets")}
+        return [name for name in pods if name in sets and self._is_ours(name)]
+
+    def _is_ours(self, name: str) -> bool:
+        owners = {body["metadata"]["uid"] for body in self._cluster.api.all("statefulsets")}
+        pod = self._cluster.api.get("pods", name) or {"metadata": {}}
+        return any(owner["uid"] in owners for owner in pod["metadata"].get("ownerReferences") or ())
 
     def _pod(self, name: str) -> None:
         cluster, pod = self._cluster, self._cluster.api.get("pods", name)
@@ -620,7 +661,9 @@ class Judge:
         for group, member in list(self.stopped):
             pod = self._cluster.pod(group, member)
             back = pod is not None and is_ready(pod) and "deletionTimestamp" not in pod["metadata"]
-            if back or (pod is None and (group, member) not in self._wanted()):
+            live = self._cluster.api.get("statefulsets", f"{CLUSTER}-{group}-{member}")
+            fenced = live is not None and live["spec"]["replicas"] == 0
+            if back or fenced or (pod is None and (group, member) not in self._wanted()):
                 self.stopped.discard((group, member))
 
     def _wanted(self) -> set[tuple[int, int]]:

@@ -115,6 +115,18 @@ def test_a_job_without_its_cluster_waits_for_it(lab: JobLab) -> None:
     assert "waitingSince" not in lab.status()
 
 
+def test_a_job_waits_while_its_cluster_hibernates_also_beyond_its_deadline(lab: JobLab) -> None:
+    metadata = lab.api.get("brokerclusters", "orders")["metadata"]  # type: ignore[index]
+    metadata["annotations"] = {"tallystick.dev/hibernation": "on"}
+    lab.job("audit", RUNS, activeDeadlineSeconds=60)
+    lab.passes(count=70)
+    assert lab.phase() == "SubmissionFailed"
+    assert (lab.condition("Started")["status"], lab.condition("Started")["reason"]) == ("False", "ClusterHibernated")
+    assert lab.pods() == {} and "waitingSince" not in lab.status()
+    del metadata["annotations"]
+    lab.until("Completed")
+
+
 def test_a_job_that_never_can_start_is_given_up_at_its_deadline(lab: JobLab) -> None:
     lab.job("audit", clusterName="later", activeDeadlineSeconds=60)
     lab.passes(count=59)

@@ -302,3 +302,35 @@ async def test_kinds_and_admin_api_name_the_same_fields() -> None:
     assert TOPIC.from_wire(TopicSettings("a", 3, 4, 6, True).to_wire()) == TopicSettings("a", 3, 4, 6, True)
     group = ConsumerGroupSettings("g", consume_enabled=False, max_retries=3, retry_queues=2)
     assert CONSUMER_GROUP.from_wire(group.to_wire()) == group
+
+
+async def test_topics_of_a_cluster_that_hibernates_are_unknown_and_keep_their_state(lab: Lab) -> None:
+    lab.api.topic("mine", queues=4)
+    await lab.settle()
+    before = lab.api.status("mine")
+    lab.api.annotate("BrokerCluster", CLUSTER, "tallystick.dev/hibernation", "on")
+    lab.api.topic("later")
+    await lab.settle()
+    assert lab.api.ready("mine") == lab.api.condition("mine", "Synced") == ("Unknown", "ClusterHibernated")
+    assert lab.api.status("mine")["groups"] == before["groups"]
+    assert lab.api.status("mine")["ownedGroups"] == before["ownedGroups"]
+    assert lab.api.ready("later") == ("Unknown", "ClusterHibernated")
+    assert lab.api.status("later")["phase"] == "Pending"
+    assert lab.topic(0, "later") is None
+    lab.api.annotate("BrokerCluster", CLUSTER, "tallystick.dev/hibernation", "off")
+    await lab.settle()
+    assert lab.api.ready("mine") == lab.api.ready("later") == ("True", "Reconciled")
+
+
+async def test_a_topic_that_is_deleted_while_its_cluster_hibernates_waits(lab: Lab) -> None:
+    lab.api.topic("mine", deletionPolicy="Delete")
+    await lab.settle()
+    lab.api.annotate("BrokerCluster", CLUSTER, "tallystick.dev/hibernation", "on")
+    lab.api.remove("Topic", "mine")
+    await lab.settle()
+    assert lab.api.status("mine")["phase"] == "Deleting"
+    assert "hibernates" in lab.api.message("mine")
+    assert lab.topic(0, "mine")
+    lab.api.annotate("BrokerCluster", CLUSTER, "tallystick.dev/hibernation", "off")
+    await lab.settle()
+    assert lab.topic(0, "mine") is None
