@@ -116,7 +116,7 @@ def test_a_job_without_its_cluster_waits_for_it(lab: JobLab) -> None:
 
 
 def test_a_job_waits_while_its_cluster_hibernates_also_beyond_its_deadline(lab: JobLab) -> None:
-    metadata = lab.api.get("brokerclusters", "orders")["metadata"]  # type: ignore[index]
+    metadata = lab.api.get("brokerclusters", "orders")["metadata"]
     metadata["annotations"] = {"tallystick.dev/hibernation": "on"}
     lab.job("audit", RUNS, activeDeadlineSeconds=60)
     lab.passes(count=70)
