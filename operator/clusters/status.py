@@ -90,22 +90,24 @@ def failed_pass_status(cluster: Cluster, now: float, message: str, before: Json)
 
 
 def next_underway(observed: Observed, names: Names, step: Step | None) -> Underway | None:
-    """Returns the disruptive step to record: a new one, otherwise the recorded one until its target is ready."""
-    if step is not None and step.action in DISRUPTIVE:
-        target = names.node(step.group, step.member)
-        noted = observed.underway
-        since = observed.now
-        if noted is not None and (noted.action, noted.target) == (step.action.value, target):
-            since = noted.since
-        return Underway(step.action.value, target, step.message, since)
+    """Returns the disruptive step to record: a new one, otherwise the recorded one until its target is ready.
+
+    The record keeps the operator from stopping a second ready pod. So a step for a member that is down anyway does not
+    replace the record of one that is still in progress.
+    """
     noted = observed.underway
-    if noted is None:
-        return None
-    for member in observed.members:
-        waits = member.exists and not member.ready and not member.stopped
-        if names.node(member.group, member.number) == noted.target and waits:
-            return noted
-    return None
+    waits = {names.node(each.group, each.number) for each in observed.members if each.exists and not each.ready}
+    stopped = {names.node(each.group, each.number) for each in observed.members if each.stopped}
+    open_step = noted if noted is not None and noted.target in waits - stopped else None
+    if step is None or step.action not in DISRUPTIVE:
+        return open_step
+    target = names.node(step.group, step.member)
+    if open_step is not None and open_step.target != target and target in waits:
+        return open_step
+    same = noted is not None and (noted.action, noted.target) == (step.action.value, target)
+    return Underway(
+        step.action.value, target, step.message, noted.since if same and noted is not None else observed.now
+    )
 
 
 def _wanted_members(cluster: Cluster, observed: Observed) -> list[Member]:

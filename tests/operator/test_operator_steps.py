@@ -8,7 +8,9 @@ import pytest
 
 from tallystick.operator.clusters.decide import Action, Hold, Step, Wanted, decide
 from tallystick.operator.clusters.observed import Answer, Claim, Group, Member, NameServers, Observed, Peer, Underway
+from tallystick.operator.clusters.status import next_underway
 from tallystick.operator.clusters.stopping import Stop
+from tallystick.operator.core.names import Names
 from tallystick.operator.core.pods import Pod
 
 NOW = 10_000.0
@@ -274,3 +276,20 @@ def test_every_action_is_reached_by_these_tables() -> None:
     words = " ".join(expected for mark in marks for _, expected in mark.args[1])
     words += " StopMember"  # by the table of fenced members
     assert all(action.value in words for action in Action)
+
+
+def test_a_restart_of_a_member_that_is_down_does_not_hide_a_step_that_is_under_way() -> None:
+    """n0 was stopped while it was ready, and is not back. n1 is down by itself: the other group waits for n0 still."""
+    observed = seen(group(member(0, "unready"), member(1, "unready"), member(2), leader=2), underway=STEP)
+    names = Names("shop", "orders")
+    down = Step(Action.RESTART, 0, 1, "Outdated", "the pod is outdated and not ready")
+    assert next_underway(observed, names, down) == STEP
+    up = replace(down, member=2)
+    recorded = next_underway(observed, names, up)
+    assert recorded is not None and recorded.target == "orders-0-2"
+    back = seen(group(member(0), member(1, "unready"), member(2), leader=2), underway=STEP)
+    recorded = next_underway(back, names, down)
+    assert recorded is not None and recorded.target == "orders-0-1"
+
+
+STEP = Underway("ReplaceNode", "orders-0-0", "the claim is being deleted", NOW - 30)
