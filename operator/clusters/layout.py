@@ -151,6 +151,10 @@ def _member_manifests(cluster: Cluster, group: Group, member: Member, plan: Memb
         yield doubt
     elif member.claim is None or not member.claim.deleting:
         yield broker_manifests.claim(cluster, about_claim, _size(cluster, member.claim))
+    if member.claim is None and member.stateful_set is None:
+        # A StatefulSet without a claim would look as if the member had run, and had lost its volume (`rebirth_doubt`).
+        yield "the claim does not exist yet"
+        return
     if plan is None:
         yield "the external Service has no address yet"
         return

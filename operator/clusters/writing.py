@@ -158,7 +158,7 @@ class Writer:
         text = wanted["metadata"]["annotations"]["tallystick.dev/applied"]
         refused, until, message = self._refused.get(name, ("", 0.0, ""))
         if refused == text and self._context.now() < until:
-            self._note(outcome, wanted, message)
+            self._note(outcome, wanted, live, message)
             return
         try:
             made = await self._put(wanted, live, changed=changed)
@@ -168,7 +168,7 @@ class Writer:
             return
         except (ForbiddenError, InvalidError) as error:
             self._refused[name] = (text, self._context.now() + REFUSED_SECONDS, _told(wanted, error))
-            self._note(outcome, wanted, _told(wanted, error))
+            self._note(outcome, wanted, live, _told(wanted, error))
             _logger.warning("the API server rejected an object: %s", error)
             return
         self._refused.pop(name, None)
@@ -186,8 +186,9 @@ class Writer:
             return made
         return await self._context.kube.patch_live({"kind": wanted["kind"], **made}, patch)
 
-    def _note(self, outcome: Outcome, wanted: Json, message: str) -> None:
-        where = outcome.resize_refusals if wanted["kind"] == "PersistentVolumeClaim" else outcome.refusals
+    def _note(self, outcome: Outcome, wanted: Json, live: Json | None, message: str) -> None:
+        resized = wanted["kind"] == "PersistentVolumeClaim" and live is not None
+        where = outcome.resize_refusals if resized else outcome.refusals
         where.append(message)
 
     async def _remove(self, body: Json) -> None:

@@ -402,6 +402,26 @@ def test_a_refusal_is_told_in_the_words_of_the_server(world: Cluster, what: str,
     assert world.api.get("services", "orders-0-1") is not None, "other objects are written"
 
 
+def test_a_quota_that_refuses_claims_delays_a_cluster_and_no_statefulset_exists_before_its_claim(
+    world: Cluster,
+) -> None:
+    message = "exceeded quota: persistentvolumeclaims=3"
+    refuse_to(world, lambda resource, key: resource is kube.CLAIMS, 403, message)
+    world.create()
+    for _ in range(5):
+        world.one_pass()
+        world.tick()
+    assert [each["metadata"]["name"] for each in world.api.all("statefulsets")] == ["orders-nameserver"]
+    assert (
+        world.condition("Progressing")["reason"] == "Refused" and message in world.condition("Progressing")["message"]
+    )
+    assert world.condition("StorageResizing")["reason"] == "AsSpecified", "nothing is resized"
+    world.api.hook = world.judge.write
+    world.tick(60.0)
+    world.settle()
+    assert world.status["readyNodes"] == "3/3"
+
+
 @pytest.mark.parametrize("what", REFUSALS)
 def test_a_pass_that_cannot_read_is_told(world: Cluster, what: str) -> None:
     world.create()
