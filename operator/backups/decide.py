@@ -3,7 +3,8 @@
 Each group goes through its phases alone. The status names attempt and member before the Job of the attempt is created,
 and contains how an attempt ended before its Job is deleted. So an interrupted pass is continued, and never repeated.
 
-    Pending     a ready member is chosen: followers first, the next attempt takes the next one, the leader is last
+    Pending     a ready member that is not fenced is chosen: followers first, the next attempt takes the next one, the
+                leader is last; it waits for the end of a hibernation, which the deadline does not count
     Running     the Job creates the backup
     Verifying   with spec.verify: a Job reads the stored objects
     Completed, Failed
@@ -14,7 +15,7 @@ and contains how an attempt ended before its Job is deleted. So an interrupted p
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tallystick.operator.backups import reasons
@@ -22,8 +23,15 @@ from tallystick.operator.backups.observed import Attempt, Ended, Seen
 from tallystick.operator.backups.reasons import ACTIVE, OVER, Phase
 from tallystick.operator.backups.spec import Backup
 from tallystick.operator.core.kube import Json
-from tallystick.operator.core.members import ONE_POD, Refusal, access_modes, cluster_refusal, group_count
-from tallystick.operator.core.names import FORMED, Names, is_set, is_store, numbers_of
+from tallystick.operator.core.members import (
+    CLUSTER_HIBERNATED,
+    ONE_POD,
+    Refusal,
+    access_modes,
+    cluster_refusal,
+    group_count,
+)
+from tallystick.operator.core.names import FORMED, Names, fenced_of, hibernates, is_set, is_store, numbers_of
 from tallystick.operator.core.times import seconds, timestamp
 
 MAX_ATTEMPTS = 6
@@ -48,6 +56,8 @@ class Decision:
     message: str = ""
     mark: bool = False
     release: bool = False
+    asleep: bool = False
+    """The cluster hibernates, and the backup waits for it."""
     told: tuple[tuple[str, str], ...] = ()
     """Warnings for events: reason and message."""
 
@@ -76,7 +86,8 @@ def decide(backup: Backup, seen: Seen) -> Decision:
         groups = [
             {"group": each, "name": names.group(each), "phase": str(Phase.PENDING), "attempt": 0} for each in wanted
         ]
-    if seen.now >= backup.created + backup.deadline_seconds:
+    asleep = refusal is not None and refusal.reason == CLUSTER_HIBERNATED
+    if not asleep and seen.now >= backup.created + backup.deadline_seconds + slept(backup, seen.now):
         return _expired(backup, seen, groups, refusal)
     told: list[tuple[str, str]] = []
     waits: list[Refusal] = [] if refusal is None else [refusal]
@@ -86,7 +97,14 @@ def decide(backup: Backup, seen: Seen) -> Decision:
         pending = group["phase"] == Phase.PENDING and refusal is None
         if pending and (problem := _begin(backup, seen, group, groups)):
             waits.append(problem)
-    return _summed(backup, groups, waits, told)
+    decision = _summed(backup, groups, waits, told)
+    return replace(decision, asleep=asleep and decision.phase not in OVER)
+
+
+def slept(backup: Backup, now: float) -> float:
+    """Returns the seconds that the backup has waited for the end of hibernations."""
+    since = seconds(backup.status.get("hibernatedSince"))
+    return backup.hibernated_seconds + (0.0 if since is None else max(0.0, now - since))
 
 
 def _refusal(backup: Backup, seen: Seen) -> Refusal | None:
@@ -115,6 +133,8 @@ def _begin(backup: Backup, seen: Seen, group: Json, groups: list[Json]) -> Refus
     members = candidates(backup, seen, group["group"])
     if not members:
         told = f"{group['name']}: no member is ready whose volume can be mounted"
+        if fenced := [name for name in _of_group(seen, group["group"]) if _is_fenced(seen, name)]:
+            told += f"; fenced: {', '.join(fenced)}"
         return Refusal(reasons.NO_MEMBER_READY, told)
     group |= {
         "phase": str(Phase.RUNNING),
@@ -134,6 +154,8 @@ def candidates(backup: Backup, seen: Seen, group: int) -> list[str]:
         spec, status = node.get("spec") or {}, node.get("status") or {}
         if spec.get("group") != group or node["metadata"].get("deletionTimestamp") or status.get("phase") != "Ready":
             continue
+        if _is_fenced(seen, name):
+            continue  # it is about to stop: the phase is written later
         claim = seen.claims.get(names.claim(group, int(spec["member"])))
         if claim is None or _gone(claim) or not is_set(claim["metadata"], FORMED):
             continue
@@ -142,6 +164,14 @@ def candidates(backup: Backup, seen: Seen, group: int) -> list[str]:
         if status.get("role") in ("Follower", "Leader"):
             found.append((status["role"] == "Leader", name))
     return [name for _, name in sorted(found)]
+
+
+def _of_group(seen: Seen, group: int) -> list[str]:
+    return [name for name, node in sorted(seen.nodes.items()) if (node.get("spec") or {}).get("group") == group]
+
+
+def _is_fenced(seen: Seen, node: str) -> bool:
+    return seen.cluster is not None and bool({"*", node} & fenced_of(seen.cluster["metadata"]))
 
 
 def _gone(claim: Json | None) -> bool:
@@ -165,6 +195,11 @@ def _cancelled(backup: Backup, seen: Seen, group: Json, attempt: Attempt | None)
         claim = seen.claims.get(Names(backup.namespace, backup.cluster).claim(*numbers_of(group["node"])))
         if _gone(claim):
             return f"the volume of {group['node']} is being deleted"
+        started = attempt is not None and attempt.started
+        if not started and _is_fenced(seen, group["node"]):
+            return f"{group['node']} is fenced"
+        if not started and seen.cluster is not None and hibernates(seen.cluster["metadata"]):
+            return f"{group['node']} stops, because the cluster hibernates"
     late = seen.now >= (seconds(group.get("attemptTime")) or seen.now) + START_SECONDS
     if late and attempt is not None and attempt.own and not attempt.started:
         return f"the pod did not start: {attempt.waiting or 'Kubernetes reports no reason'}"

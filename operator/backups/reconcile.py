@@ -79,7 +79,9 @@ class BackupsReconciler:
                 return WAITING_SECONDS
         if decision.phase in OVER:
             return POLL_SECONDS if left else None
-        return WAITING_SECONDS if decision.phase is Phase.PENDING else POLL_SECONDS
+        return (
+            POLL_SECONDS if wanted or (decision.phase is not Phase.PENDING and not decision.asleep) else WAITING_SECONDS
+        )
 
     async def _say(self, backup: Backup, body: Json, decision: Decision, now: float) -> None:
         """Writes the status if it changed, and events and metrics if the phase changed."""

@@ -45,6 +45,11 @@ class Backup:
         return FINALIZER in self.finalizers
 
     @property
+    def hibernated_seconds(self) -> float:
+        """Time that the backup has waited for the end of hibernations; the deadline does not count it."""
+        return float(self.status.get("hibernatedSeconds") or 0.0)
+
+    @property
     def phase(self) -> str:
         return str(self.status.get("phase") or "")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tallystick.operator.backups.decide import Decision
+from tallystick.operator.backups.decide import Decision, slept
 from tallystick.operator.backups.reasons import INVALID_SPEC, OVER, Phase
 from tallystick.operator.backups.spec import Backup
 from tallystick.operator.core.conditions import MAX_MESSAGE, Condition, merged
@@ -33,6 +33,10 @@ def backup_status(backup: Backup, decision: Decision, now: float) -> Json:
     for name in ("bytes", "newBytes"):
         status[name] = sum(int(group.get(name) or 0) for group in decision.groups)
 
+    if decision.asleep:
+        status["hibernatedSince"] = before.get("hibernatedSince") or timestamp(now)
+    if total := int(backup.hibernated_seconds if decision.asleep else slept(backup, now)):
+        status["hibernatedSeconds"] = total
     conditions = _conditions(backup, decision, bool(begun), message)
     status["conditions"] = merged(before.get("conditions") or (), now, backup.generation, conditions)
     return status

@@ -6,14 +6,13 @@ any spelling.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
 from tallystick.operator.core.kube import Json
-from tallystick.operator.core.names import FENCED, PAUSED, hibernation_of, is_set
+from tallystick.operator.core.names import PAUSED, fenced_of, hibernation_of, is_set
 
 E = TypeVar("E", bound=Enum)
 
@@ -186,7 +185,6 @@ class Cluster:
     def parse(cls, body: Json, default_image: str) -> Cluster:
         """Parses a BrokerCluster. SpecError: see ClusterSpec.parse."""
         metadata = body["metadata"]
-        annotations = metadata.get("annotations") or {}
         return cls(
             namespace=metadata["namespace"],
             name=metadata["name"],
@@ -194,7 +192,7 @@ class Cluster:
             generation=metadata.get("generation", 0),
             paused=is_set(metadata, PAUSED),
             spec=ClusterSpec.parse(body.get("spec") or {}, default_image),
-            fenced=frozenset(re.split(r"[\s,]+", str(annotations.get(FENCED) or ""))) - {""},
+            fenced=fenced_of(metadata),
             hibernation=hibernation_of(metadata),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -167,6 +168,11 @@ def hibernates(metadata: Mapping[str, Any]) -> bool:
 def hibernation_of(metadata: Mapping[str, Any]) -> str:
     """Returns the value of the annotation in lower case; empty: there is none."""
     return str((metadata.get("annotations") or {}).get(HIBERNATION) or "").strip().lower()
+
+
+def fenced_of(metadata: Mapping[str, Any]) -> frozenset[str]:
+    """Returns the names of the members that a user fenced; `*`: all of them."""
+    return frozenset(re.split(r"[\s,]+", str((metadata.get("annotations") or {}).get(FENCED) or ""))) - {""}
 
 
 def is_set(metadata: Mapping[str, Any], annotation: str) -> bool:

@@ -196,3 +196,85 @@ def test_a_namespace_that_is_being_deleted_keeps_the_stored_backup(lab: Lab) -> 
     lab.step()
     assert lab.jobs() == []
     assert FINALIZER not in (lab.api.get("backups", "now") or {"metadata": {}})["metadata"].get("finalizers", [])
+
+
+def annotate(lab: Lab, **values: str) -> None:
+    lab.world.api.objects["brokerclusters", NAMESPACE, "orders"]["metadata"]["annotations"] = {
+        f"tallystick.dev/{name}": value for name, value in values.items()
+    }
+
+
+def condition(lab: Lab, kind: str) -> tuple[str, str]:
+    found = next(each for each in lab.status["conditions"] if each["type"] == kind)
+    return found["status"], found["reason"]
+
+
+def test_a_backup_waits_while_its_cluster_hibernates_and_its_deadline_does_not_count_that(lab: Lab) -> None:
+    annotate(lab, hibernation="on")
+    lab.backup(activeDeadlineSeconds=100)
+    lab.step(50)
+    assert lab.step(10_000) == 10.0
+    assert lab.status["phase"] == "Pending" and condition(lab, "Started") == ("False", "ClusterHibernated")
+    writes = len(lab.api.writes)
+    lab.step(10)
+    assert lab.jobs() == [] and lab.api.writes[writes:] == [], "a wait writes nothing"
+    annotate(lab)
+    lab.step()
+    assert lab.jobs() == ["now-0-1"] and lab.status["hibernatedSeconds"] == 10_011
+    assert "hibernatedSince" not in lab.status
+    lab.step(47)
+    assert lab.status["phase"] == "Running"
+    lab.step(3)
+    assert lab.status["reason"] == "DeadlineExceeded"
+
+
+def test_a_hibernation_during_a_backup_interrupts_it(lab: Lab) -> None:
+    lab.backup()
+    lab.step()
+    annotate(lab, hibernation="on")
+    lab.step()
+    assert lab.jobs() == [] and lab.status["reason"] == "ClusterHibernated", (
+        "its pod would wait for the one of the broker"
+    )
+    annotate(lab)
+    lab.step(60)
+    assert lab.jobs() == ["now-0-2"]
+
+
+def test_stored_backups_are_verified_and_deleted_while_the_cluster_hibernates(lab: Lab) -> None:
+    lab.backup(verify=True, deletionPolicy="Delete")
+    lab.step()
+    lab.end("now-0-1", 0, DONE)
+    annotate(lab, hibernation="on")
+    lab.step()
+    lab.end("now-0-1-verify", 0, {"sound": True})
+    lab.step()
+    assert lab.status["phase"] == "Completed"
+    lab.delete()
+    lab.step()
+    assert lab.jobs() == ["now-0-1-delete"]
+
+
+def test_a_fenced_member_is_not_chosen(lab: Lab) -> None:
+    annotate(lab, fenced="orders-0-1")
+    lab.backup()
+    lab.step()
+    assert lab.status["groups"][0]["node"] == "orders-0-2", "its BrokerNode is still ready"
+
+
+def test_the_attempt_on_a_member_that_is_fenced_meanwhile_is_given_up_before_its_pod_starts(lab: Lab) -> None:
+    lab.backup()
+    lab.step()
+    annotate(lab, fenced="orders-0-1,orders-0-0")
+    lab.step()
+    assert lab.jobs() == [] and "orders-0-1 is fenced" in lab.status["message"]
+    lab.step(60)
+    assert lab.status["groups"][0]["node"] == "orders-0-2" and lab.jobs() == ["now-0-2"]
+
+
+def test_a_group_of_fenced_members_has_no_source_and_the_message_names_them(lab: Lab) -> None:
+    annotate(lab, fenced="*")
+    lab.backup()
+    lab.step()
+    assert lab.status["reason"] == "NoMemberReady" and condition(lab, "Started") == ("False", "NoMemberReady")
+    assert "fenced: orders-0-0, orders-0-1, orders-0-2" in lab.status["message"]
