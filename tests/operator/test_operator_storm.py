@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from operator_storm import run
 
+from tallystick.operator.backups import carry_out
 from tallystick.operator.clusters import broker_manifests, decide, layout, reading, stopping, writing
 from tallystick.operator.core import kube
 
@@ -28,6 +29,22 @@ def test_two_groups_come_through() -> None:
 @pytest.mark.parametrize("seed", (0, 1, 2, 3, 9))
 def test_a_hostile_world_is_survived_and_nothing_of_others_changes(seed: int) -> None:
     run(seed, turns=40, groups=1 + (seed % 5 == 0), hostile=True)
+
+
+@pytest.mark.parametrize("seed", (1, 13, 25, 27))
+def test_backups_end_while_everything_happens_to_their_cluster(seed: int) -> None:
+    run(seed, turns=40, hostile=True, backups=True)
+
+
+async def no_deletion(hands: Any, backup: Any, seen: Any, kept: set[str]) -> bool:
+    return False
+
+
+def test_jobs_of_backups_that_are_kept_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carry_out.Hands, "delete_jobs", no_deletion)
+    with pytest.raises(AssertionError, match=r"two attempts|left after"):
+        for seed in range(10):
+            run(seed, turns=25, hostile=True, backups=True)
 
 
 def test_a_run_is_replayed_by_its_seed() -> None:

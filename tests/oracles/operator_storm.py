@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from backup_storm import NAMES as BACKUP_NAMES
+from backup_storm import Backups
 from foreign_objects import NAMES, OF_OTHERS, Foreign, uncollected
 from simulated_api import RefusalError
 from simulated_cluster import CLUSTER, NAMESPACE, Cluster
@@ -34,6 +36,7 @@ class Storm:
         groups: int = 1,
         favour: Sequence[str] = (),
         hostile: bool = False,
+        backups: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.cluster = uncollected(Cluster(random.Random(seed + 1)))
@@ -51,6 +54,7 @@ class Storm:
         self.image = 1
         self.hook, self.cluster.api.hook = self.cluster.api.hook, self.write
         self.cluster.create(replicas=self.replicas, groups=groups, image="node:1", storage={"size": "10Gi"})
+        self.backups = Backups(self.cluster, self.foreign, self.random) if backups else None
 
     def run(self, turns: int = 60) -> None:
         """AssertionError: the judge saw something, or it did not come to rest."""
@@ -81,6 +85,8 @@ class Storm:
         if self.hostile:
             deeds += (*(self.foreign_object,) * 4, self.foreign_goes, self.foreign_races, *(self.refuse,) * 2)
             deeds += (self.accept, self.accept, *(self.die,) * 4, self.lose_answers, self.listeners, self.policies)
+        if self.backups is not None:
+            deeds += (*(self.back_up,) * 4, *(self.delete_backup,) * 2, self.backups_cut_off, self.foreign_job)
         deeds += tuple(getattr(self, name) for name in self.favour for _ in range(6))
         for _ in range(turns):
             deed = self.random.choice(deeds)
@@ -88,6 +94,9 @@ class Storm:
             for _ in range(self.random.randint(1, 4)):
                 self.cluster.one_pass()
                 self.cluster.tick(self.random.choice((0.5, 2.0, 2.0, 10.0)))
+                if self.backups is not None:
+                    self.backups.one_pass()
+                    self.backups.tick()
                 self.foreign.check()
         self.note("over")
         if self.hostile:
@@ -95,7 +104,7 @@ class Storm:
             self.appears, self.cluster.api.losing = 0.0, 0
             self.cluster.one_pass()
             self.foreign.check()
-            self.foreign.remove()
+            self.foreign.remove()  # also those of Jobs
             self.cluster.tick(REFUSED_SECONDS)  # what was refused is tried again only then
         self.wake()
         for process in self.cluster.processes.values():
@@ -107,6 +116,9 @@ class Storm:
             self.cluster.change({"replicas": 3})
             self.cluster.settle()
         self.check()
+        if self.backups is not None:
+            self.backups.settle()
+            self.check()
 
     def check(self) -> None:
         """What is wanted, is."""
@@ -258,11 +270,36 @@ class Storm:
             body["metadata"]["labels"] = {"tallystick.dev/cluster": CLUSTER, **body["metadata"]["labels"], "mine": "x"}
             body["metadata"]["labels"].pop("app.kubernetes.io/name", None)
 
+    def back_up(self) -> None:
+        assert self.backups is not None
+        self.note(self.backups.create())
+
+    def delete_backup(self) -> None:
+        assert self.backups is not None
+        self.note(self.backups.delete())
+
+    def backups_cut_off(self) -> None:
+        assert self.backups is not None
+        calls = self.random.randint(0, 15)
+        self.note(f"the operator of backups ends after {calls} requests")
+        self.cluster.api.before, before = self.backups.count_call, self.cluster.api.before
+        self.backups.one_pass(calls=calls)
+        self.cluster.api.before = before
+        self.backups.reconciler = None
+
+    def foreign_job(self) -> None:
+        name = f"{self.random.choice(BACKUP_NAMES)}-0-{self.random.randint(1, 3)}"
+        if ("jobs", NAMESPACE, name) not in self.cluster.api.objects:
+            self.note(f"jobs/{name} of others")
+            self._make_foreign("jobs", name)
+
     # -- what happens in a hostile world -------------------------------------------------------------------------------
 
     def write(self, *about: Any) -> None:
         """Before each write of the operator: others may be faster, and the API server may refuse it."""
-        method, resource, key, _, _ = about
+        method, resource, key, body, _ = about
+        if self.backups is not None:
+            self.backups.write(method, resource, key, body)
         if not self.hostile:  # the numbers of the other storms stay as they are
             self.hook(*about)
             return
@@ -349,9 +386,10 @@ def run(
     replicas: int | None = None,
     favour: Sequence[str] = (),
     hostile: bool = False,
+    backups: bool = False,
 ) -> Storm:
     """A run that fails names its seed and tells what happened."""
-    storm = Storm(seed, replicas, groups, favour, hostile)
+    storm = Storm(seed, replicas, groups, favour, hostile, backups)
     try:
         storm.run(turns)
     except AssertionError as error:
@@ -366,7 +404,7 @@ def main(first: int, seeds: int) -> int:
     failed = 0
     for seed in range(first, first + seeds):
         try:
-            run(seed, turns=25, groups=1 + (seed % 5 == 0), hostile=True)
+            run(seed, turns=25, groups=1 + (seed % 5 == 0), hostile=True, backups=seed % 2 == 1)
         except Exception as error:
             failed += 1
             print(
