@@ -199,3 +199,10 @@ def test_flushes_are_slow_if_more_than_one_of_a_hundred_is(slow: float, fires: b
     limits = {"0.25": 100 - slow, "0.5": 100 - slow, "1.0": 100.0, "+Inf": 100.0}
     found = [counter("rocketmq_storage_flush_seconds_bucket", {range(400): rate}, le=le) for le, rate in limits.items()]
     assert ("TallystickFlushSlow" in firing(found)) is fires
+
+
+def test_a_failed_backup_fires_until_it_is_deleted() -> None:
+    phases = [series("tallystick_operator_backups", OPERATOR | {"phase": "Completed"}, (NOW_S, 3))]
+    assert firing(HEALTHY_OPERATOR + phases) == {}
+    failed = series("tallystick_operator_backups", OPERATOR | {"phase": "Failed"}, (NOW_S, 1))
+    assert set(firing([*HEALTHY_OPERATOR, *phases, failed])) == {"TallystickBackupFailed"}
