@@ -120,11 +120,12 @@ class Backups(Operated[BackupsReconciler]):
         if (pod["status"] or {}).get("containerStatuses"):
             return
         kind, good = container["command"][2], self.sound or self.random.random() < 0.6
-        said: dict[str, Any] = {
+        results: dict[str, dict[str, Any]] = {
             "create": {"address": f"/backups/{job['metadata']['name']}", "committed": 9, "bytes": 9, "newBytes": 1},
             "verify": {"sound": True},
             "delete": {"backups": ["1"], "waits": ""},
-        }[kind]
+        }
+        said = results[kind]
         state = {"terminated": {"exitCode": 0 if good else 3, "message": json.dumps(said) if good else "no"}}
         pod["status"] = {"phase": "Succeeded" if good else "Failed", "containerStatuses": [{"state": state}]}
 
