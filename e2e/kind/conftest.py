@@ -34,6 +34,7 @@ ORDER = (
     "rolling_upgrade",
     "scale",
     "backup",
+    "stopping",
     "store_jobs",
     "claim_lost",
     "operator_killed",
