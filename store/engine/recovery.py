@@ -416,11 +416,27 @@ class _Recovery:
         if lost_pos < 0 and point.index_name and counts.get(point.index_name, -1) < point.index_count:
             what = "has lost entries" if point.index_name in counts else "is missing"
             lost_pos, reason = self.dispatch.drop_index_from(point.index_name), f"file {point.index_name} {what}"
+        if lost_pos < 0 and (name := self._behind_a_gap(point)):
+            lost_pos, reason = self.dispatch.drop_index_from(name), f"a file before {name} is missing"
         if lost_pos >= 0:
             self._index_again(lost_pos, point.pos, reason)
 
+    def _behind_a_gap(self, point: Point) -> str:
+        """Returns the first index file that was created after the mark, and does not continue the one before it; "" if
+        there is none. The mark does not count these files, and dispatch adds nothing before the end of the newest."""
+        start = max(point.pos, self.log.first)
+        for file in self.dispatch.index_files():
+            if file.name > point.index_name:
+                upto = file.begin_pos - self.entry_header_bytes
+                if start < upto and self.dispatch.count_not_indexed(start, upto):
+                    return file.name
+                start = file.end_pos - self.entry_header_bytes
+            elif file.name == point.index_name:
+                start = file.end_pos - self.entry_header_bytes
+        return ""
+
     def _index_again(self, pos: int, upto: int, reason: str) -> None:
-        start = max(pos - self.entry_header_bytes, self.log.first)
+        start = min(max(pos - self.entry_header_bytes, self.log.first), upto)
         self.dispatch.rebuild([], index=True)
         try:
             self._dispatch_between(start, upto)
@@ -540,12 +556,15 @@ class _Recovery:
         if not self.settings.messageIndexEnable:
             return None
         lost_pos, reason = self.queues.lost_index(self.log.first)
-        if lost_pos < 0 < self.checkpoint.index_timestamp_ms and not self.dispatch.index_files():
+        is_told = True
+        if lost_pos < 0 and self.log.starts and not self.dispatch.index_files():
             lost_pos, reason = self.log.first, "all its files are missing"
+            # A process that was killed soon after its first message may not have written the first file.
+            is_told = self.found.clean or self.checkpoint.index_timestamp_ms > 0
         pos = -1 if self.found.clean else self.dispatch.drop_index_after(self.checkpoint.index_timestamp_ms)
         if lost_pos >= 0:
             pos = lost_pos if pos < 0 else min(pos, lost_pos)
-            self.rebuilt_index = f"from byte {pos} of the log on; {reason}"
+            self.rebuilt_index = f"from byte {pos} of the log on; {reason}" if is_told else ""
         elif pos >= 0:
             reason = f"files that were not durable after a kill are rebuilt from byte {pos} of the log on"
             self._report(FindingKind.REMOVED, self.root / "index", reason)
@@ -596,7 +615,7 @@ class _Recovery:
             name = topic.decode(errors="backslashreplace")
             reason = f"the record claims offset {offset} of ConsumeQueue {name}/{queue}, and cannot be placed there"
             self._report_log(FindingKind.DAMAGE, pos, reason, size)
-        if self.rebuilt_index:
+        if self.rebuilt_index and self.dispatch.index_files():  # no message may have a key
             self._report(FindingKind.REBUILT, self.root / "index", self.rebuilt_index)
 
     def _settle(self, *, complete: bool) -> list[Stray]:

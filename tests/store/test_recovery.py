@@ -902,6 +902,41 @@ def test_a_lost_index_is_noticed(store: Written) -> None:
     check(dispatch, store.records)
 
 
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("before", [0, 40])
+def test_an_index_file_that_is_newer_than_the_mark_and_lost_is_made_again(
+    before: int, number: int, store: Written
+) -> None:
+    """The mark does not count it, and a file behind it says that its records are in the index."""
+    store.append(before)
+    store.run_dispatch()
+    store.dispatch.sync()
+    store.dispatch.sync_index()
+    keeper = store.keeper()
+    point = keeper.take(store.dispatch)
+    keeper.save(point, point)
+    known = set((store.root / "index").glob("*"))
+    store.append(60)
+    store.run_dispatch()
+    store.dispatch.write_out()
+    sorted(set((store.root / "index").glob("*")) - known)[number].unlink()
+    found, dispatch = store.recover()
+    assert found.from_mark
+    check(dispatch, store.records)
+
+
+def test_an_index_without_files_is_made_by_a_start_without_a_mark(store: Written) -> None:
+    """The checkpoint has no time of the index: no file of it was ever full."""
+    store.append(40)
+    store.run_dispatch()
+    store.dispatch.write_out()
+    shutil.rmtree(store.root / "index")
+    last_ms = store.records[-1].store_timestamp_ms
+    StoreCheckpoint(last_ms, last_ms, 0).save(store.door, store.root / "checkpoint")
+    _, dispatch = store.recover()
+    check(dispatch, store.records)
+
+
 def test_a_newest_index_file_whose_header_is_zeroed_is_made_again(store: Written) -> None:
     """It looks like a file that was just made."""
     marked(store)
