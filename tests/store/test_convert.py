@@ -376,6 +376,25 @@ def test_half_messages_of_before_an_interruption_are_found(tmp_path: Path) -> No
     assert content_of(tmp_path / "new") == without_places(sent)
 
 
+def test_files_behind_the_saved_state_are_removed(tmp_path: Path) -> None:
+    """The log of the next run may end before them, when a part of the old log was damaged in between."""
+    sent = [Sent(Record("T", 0, b"x" * 900, queue_offset=number)) for number in range(1000)]
+    plain_store(tmp_path / "old", sent, 1 << 16)
+    door = Door()
+    door.fail("write", "converting", errno.EIO, 30, None)
+    options: dict[str, Any] = {"turn_bytes": 1 << 16, "save_bytes": 1 << 17, "index_segment_bytes": 1 << 20}
+    with pytest.raises(OSError, match="Input/output"):
+        convert(tmp_path / "old", tmp_path / "new", "dledger", door, **options)
+    state = State.load(tmp_path / "new")
+    assert state is not None and state.records > 100
+    (folder,) = {path.parent for path in (tmp_path / "new").glob("**/data/*")}
+    behind = folder / segment_name((state.target_pos // state.segment_bytes + 100) * state.segment_bytes)
+    behind.write_bytes(b"x" * state.segment_bytes)
+    convert(tmp_path / "old", tmp_path / "new", "dledger", **options)
+    assert not list((tmp_path / "new").glob(f"**/data/{behind.name}"))
+    assert content_of(tmp_path / "new") == without_places(sent)
+
+
 def test_a_store_that_grew_is_continued_and_another_one_is_refused(old: Path, tmp_path: Path) -> None:
     sent = random_log(random.Random(3), 100)
     plain_store(tmp_path / "old", sent[:60], SEGMENT)

@@ -118,6 +118,25 @@ async def test_queues_that_were_inherited_elsewhere_are_synced_one_by_one(
         assert has_all(store)
 
 
+async def test_a_failed_sync_of_queues_that_lie_elsewhere_is_noticed(tmp_path: Path, other_disk: Path) -> None:
+    """Even if the files of queues are more than are synced one by one: a sync of the root does not reach these."""
+    (tmp_path / "consumequeue").mkdir()
+    (other_disk / "T3").mkdir()
+    (tmp_path / "consumequeue" / "T3").symlink_to(other_disk / "T3")
+    door = Door(record=True, most_single_syncs=TOPICS - 1)
+    store = await filled(tmp_path, door)
+    await store.queues.save_progress()
+    await kill(store)
+    door = door.next_process()
+    door.fail("sync", "T3", errno.EIO)
+    async with opened(small(tmp_path), door) as store:
+        assert store.upkeep._synced_pos == -1
+        with pytest.raises(OSError):
+            await store.upkeep.sync_inherited()
+        door.heal()
+        await store.upkeep.sync_inherited()
+
+
 # -- one tree ----------------------------------------------------------------------------------------------------------
 
 
