@@ -949,6 +949,28 @@ def test_a_newest_index_file_whose_header_is_zeroed_is_made_again(store: Written
     check(dispatch, store.records)
 
 
+def test_an_earlier_content_of_the_newest_index_file_is_made_again(store: Written) -> None:
+    """It is sound in itself: only the mark tells that the file had more entries."""
+    marked(store)
+    index = store.root / "index"
+    store.dispatch.sync_index()
+    newest, earlier = max(index.iterdir()), max(index.iterdir()).read_bytes()
+    count = store.keeper().take(store.dispatch).index_count
+    while (point := store.keeper().take(store.dispatch)).index_count == count:
+        store.append(1)
+        store.run_dispatch()
+    store.dispatch.sync()
+    store.dispatch.sync_index()
+    point = store.keeper().take(store.dispatch)
+    assert point.index_name == newest.name and point.index_count > count
+    store.keeper().save(point, point)
+    newest.write_bytes(earlier)
+    found, dispatch = store.recover()
+    assert found.from_mark
+    assert [(each.kind, each.file) for each in found.findings] == [(FindingKind.REBUILT, "index")]
+    check(dispatch, store.records)
+
+
 @pytest.mark.parametrize("damage", ["header", "entries", "misdirected"])
 def test_after_a_power_loss_damaged_entries_of_the_newest_index_file_are_not_kept(
     damage: str, store: Written, monkeypatch: pytest.MonkeyPatch
