@@ -64,24 +64,26 @@ async def test_a_stop_waits_for_one_step_of_the_check_of_an_index(
 
 
 @pytest.mark.parametrize("group", [False, True])
-async def test_a_comparison_that_a_stop_ends_changes_nothing(tmp_path: Path, group: bool) -> None:
-    """What it did not read may have the records: a placeholder would hide them."""
+@pytest.mark.parametrize(("at", "other"), [(5, 0), (0, 5)])
+async def test_a_comparison_that_a_stop_ends_changes_nothing(tmp_path: Path, at: int, other: int, group: bool) -> None:
+    """What it did not read may have the records: a placeholder would hide them. It ends behind one record, which may be
+    that of a unit."""
     async with started(tmp_path, group) as store:
         for number in range(12):
             await send(store, "A", 0, number)
         await saved(store)
         (path,) = files(tmp_path, "A/0")
         sound = path.read_bytes()
-        patch(path, 5 * UNIT.size, sound[: 3 * UNIT.size])
+        patch(path, at * UNIT.size, sound[other * UNIT.size : (other + 3) * UNIT.size])
         wrong = path.read_bytes()
         await store.queue_repair.close()
-        assert store.queue_repair.repair(b"A", 0, 5)
+        assert store.queue_repair.repair(b"A", 0, at)
         assert path.read_bytes() == wrong
-        store.reads.get_message("A", 0, 5, 32)
+        store.reads.get_message("A", 0, at, 32)
         assert path.read_bytes() == wrong
         assert store.findings.listed() == []
     async with started(tmp_path, group) as store:
-        store.reads.get_message("A", 0, 5, 32)
+        store.reads.get_message("A", 0, at, 32)
         assert path.read_bytes() == sound
         kinds = {finding.kind for finding in store.findings.listed()}
         assert kinds == {FindingKind.DAMAGE, FindingKind.REBUILT}

@@ -19,7 +19,7 @@ from engine_lab import records_of
 from tallystick.store._kernel import key_hash
 from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.findings import FindingKind
-from tallystick.store.formats.queue_format import UNIT
+from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE, UNIT
 
 KINDS = [pytest.param(False, id="plain"), pytest.param(True, id="group")]
 COUNT = 14
@@ -201,6 +201,18 @@ async def test_a_search_by_time_skips_no_message_behind_damage(tmp_path: Path, s
             assert found <= right or set(range(right, found)) <= damaged, (found, right, damaged)
         reported = {finding.kind for finding in store.findings.listed()}
         assert FindingKind.DAMAGE in reported or damaged == set()
+
+
+@pytest.mark.parametrize("group", KINDS)
+@pytest.mark.usefixtures("spaced_times")
+async def test_a_search_by_time_skips_no_message_before_placeholders(tmp_path: Path, group: bool) -> None:
+    """They tell no time. The search continues before them."""
+    async with filled(tmp_path, group) as (store, _, _):
+        first_ms = next(time_ms for time_ms in _TIMES if time_ms > 1_600_000_000_000)
+        blank = UNIT.pack(0, BLANK_UNIT_SIZE, 0)
+        for kept in reversed(range(1, COUNT)):
+            put_units(tmp_path, "A/0", units_of(tmp_path, "A/0")[:kept] + [blank] * (COUNT - kept))
+            assert store.reads.offset_by_time("A", 0, first_ms) == 0, kept
 
 
 # -- queues that RocketMQ shifted --------------------------------------------------------------------------------------

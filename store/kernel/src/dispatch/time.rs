@@ -3,7 +3,7 @@
 use super::Core;
 use crate::fault::Outcome;
 use crate::maps::segment_starts;
-use crate::queue::{Unit, UNIT};
+use crate::queue::UNIT;
 use crate::record::Record;
 
 impl Core {
@@ -30,13 +30,6 @@ impl Core {
         let Some(record) = record else { return Ok(None) };
         let used = use_it(&record);
         Ok(Some(used).filter(|_| !segment.spoils(start, record.bytes().len())))
-    }
-
-    pub(super) fn store_time(&self, unit: &Unit) -> Outcome<Option<i64>> {
-        // In a plain log no CRC covers the time.
-        self.record_at(unit.pos, i64::MAX, self.entry_header != 0, |record| {
-            record.store_timestamp()
-        })
     }
 
     pub(super) fn store_time_at(&self, pos: i64) -> Option<i64> {
@@ -279,8 +272,11 @@ impl Search<'_> {
             return Ok(Told::Nothing);
         };
         if self.core.shift_of(self.topic, self.id, offset, &unit)?.is_some() {
-            let time = self.core.store_time(&unit)?.filter(|&time| time >= 0);
-            return Ok(time.map_or(Told::Nothing, Told::Time));
+            // No CRC again: `shift_of` has checked the entry of the record, and in a plain log no CRC covers the time.
+            let time = self
+                .core
+                .record_at(unit.pos, i64::MAX, false, |record| record.store_timestamp())?;
+            return Ok(time.filter(|&time| time >= 0).map_or(Told::Nothing, Told::Time));
         }
         if unit.is_unit() && unit.pos < self.min_pos && self.core.may_be_deleted(self.topic, self.id, offset)? {
             return Ok(Told::Older);

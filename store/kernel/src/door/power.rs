@@ -599,6 +599,25 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_sync_of_a_file_system_is_not_repaired_by_a_second_one() {
+        let folder = Folder::new("doomed-fs");
+        let door = Door::recording();
+        door.keep_fs(&folder.0).unwrap();
+        let path = folder.file("log");
+        let file = door.create_sized(&path, 4096, true).unwrap();
+        assert!(door.sync_fs(&folder.0).unwrap());
+        file.write_at(b"before", 0).unwrap();
+        door.fail(super::super::Op::SyncFs, "doomed-fs", libc::EIO, 0, Some(1));
+        assert_eq!(door.sync_fs(&folder.0).unwrap_err().raw_os_error(), Some(libc::EIO));
+        file.write_at(b"behind", 1024).unwrap();
+        assert!(door.sync_fs(&folder.0).unwrap());
+        door.crash(1, Some(0.0)).unwrap();
+        let data = std::fs::read(&path).unwrap();
+        assert_eq!(&data[..6], &[0; 6]);
+        assert_eq!(&data[1024..1030], b"behind");
+    }
+
+    #[test]
     fn names_need_their_folder_synced() {
         let folder = Folder::new("names");
         let door = Door::recording();
