@@ -137,6 +137,62 @@ async def test_what_the_master_accepted_just_before_the_fence_is_copied(tmp_path
         assert log_bytes(tmp_path / "slave" / "commitlog", 0, w.master.end) == w.master.log
 
 
+@pytest.mark.parametrize("where", ["queue", "lock"])
+async def test_a_send_that_is_past_the_check_when_the_fence_comes_and_is_stored_late_is_copied(
+    tmp_path: Path, where: str
+) -> None:
+    """Whatever the time that it takes, as far as the promotion knows: its disk is slow, or the thread got no time."""
+    async with ready(tmp_path) as (w, broker):
+        if where == "queue":
+            w.master.queued = [w.maker.add(3), w.maker.add(4)]
+        else:
+            w.master.locked, w.master.locked_looks = w.maker.add(3), 8
+        result = await broker.copying.promote()
+        w.master.end_puts()
+        assert log_bytes(tmp_path / "slave" / "commitlog", 0, w.master.end) == w.master.log
+        assert result["end"] == w.master.end and result["strayBytes"] == 0
+
+
+async def test_a_master_whose_sends_do_not_end_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(promotion_module, "CATCH_UP_S", 0.3)
+    async with ready(tmp_path) as (w, broker):
+        w.master.locked, w.master.locked_looks = w.maker.add(3), 1 << 30
+        with pytest.raises(PromotionError, match=r"has not stored all sends that it accepted.*accepts messages again"):
+            await broker.copying.promote()
+        assert {key: w.master.settings[key] for key in BEFORE} == BEFORE
+        w.master.end_puts()
+        await copied(broker, w.master)
+        assert (await broker.copying.promote())["end"] == w.master.end
+
+
+async def test_a_master_that_loses_the_fence_while_the_copy_catches_up_is_no_equal_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A master that was not started with a file has its old settings after a restart."""
+    async with ready(tmp_path) as (w, broker):
+        copy_tables = Follower.copy_tables
+
+        async def and_restarted(follower: Follower, master: Master) -> None:
+            await copy_tables(follower, master)
+            w.master.settings |= BEFORE
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Follower, "copy_tables", and_restarted)
+            with pytest.raises(PromotionError, match="is no longer fenced"):
+                await broker.copying.promote()
+        assert broker.copying.copies and w.master.grow(w.maker.add(1))
+        await copied(broker, w.master)
+        assert (await broker.copying.promote())["end"] == w.master.end
+
+
+async def test_an_old_master_that_is_unfenced_again_is_fenced_again(tmp_path: Path) -> None:
+    """A change that an earlier promotion sent arrives late."""
+    async with ready(tmp_path) as (w, broker):
+        await broker.copying.promote()
+        w.master.settings |= BEFORE
+        await until(lambda: w.master.settings["brokerRole"] == "SLAVE" and w.master.settings["brokerId"] == "1")
+
+
 async def test_what_the_master_stores_while_the_ends_are_equal_is_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

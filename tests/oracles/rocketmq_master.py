@@ -120,6 +120,11 @@ class RocketmqMaster:
         self.asked: list[int] = []
         self.changes: list[dict[str, str]] = []
         self.refuses: set[int] = set()
+        self.queued: list[bytes] = []
+        """Logs as sends will leave them that are past the check of the role and still wait for the thread of sends."""
+        self.locked_looks = 0
+        """How often it still tells that a put holds the lock of its log; after the last one the put is done: `locked`."""
+        self.locked = b""
         self.heartbeat_s = 0.05
         self._part_bytes = part_bytes
         self._grown = asyncio.Event()
@@ -145,6 +150,7 @@ class RocketmqMaster:
             RequestCode.GET_BROKER_CONFIG: self._config,
             RequestCode.UPDATE_BROKER_CONFIG: self._change,
             RequestCode.GET_TOPIC_STATS_INFO: self._ends,
+            RequestCode.SEND_MESSAGE: self._send,
         }
         self._server = RemotingServer(routes, name="master")
         await self._server.serve(await bind("127.0.0.1", self._ports[0]))
@@ -191,6 +197,12 @@ class RocketmqMaster:
         self._grown.set()
         self._grown = asyncio.Event()
 
+    def end_puts(self) -> None:
+        """What was past the check of the role is stored now."""
+        for log in (*self.queued, *([self.locked] if self.locked else [])):
+            self.straggle(log)
+        self.queued, self.locked, self.locked_looks = [], b"", 0
+
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def _table(self, _: Connection, command: Command) -> Command:
@@ -209,8 +221,23 @@ class RocketmqMaster:
 
     def _runtime(self, _: Connection, command: Command) -> Command:
         begin = self.begin if self.log else -1
-        table = {"commitLogMinOffset": str(begin), "commitLogMaxOffset": str(self.end)}
+        held_ms = 0
+        if self.locked and self.settings["brokerRole"] == "SLAVE":
+            self.locked_looks -= 1
+            if self.locked_looks > 0:
+                held_ms = 700
+            else:
+                self.end_puts()
+        table = {
+            "commitLogMinOffset": str(begin), "commitLogMaxOffset": str(self.end), "pageCacheLockTimeMills": str(held_ms),
+        }  # fmt: skip
         return command.reply(body=fastjson.dumps({"table": table}))
+
+    def _send(self, _: Connection, command: Command) -> Command:
+        """One thread serves sends, in their order. What comes after the fence is refused in any case."""
+        while self.queued:
+            self.straggle(self.queued.pop(0))
+        return command.reply(1, remark="request queueId[1000000] is illegal")
 
     def _config(self, _: Connection, command: Command) -> Command:
         return command.reply(body="".join(f"{key}={text}\n" for key, text in self.settings.items()).encode())

@@ -1,6 +1,7 @@
 """What a slave asks its master for, and tells it: positions, settings, tables, and that it no longer is the master.
 
-Codes 28, 26, 21, 43, 45, 201, 202 and 25, as the slaves and the admin tools of RocketMQ 4.8 use them.
+Codes 28, 26, 21, 43, 45, 201, 202 and 25, as the slaves and the admin tools of RocketMQ 4.8 use them; and 10, a send
+that is always refused (`Master.stores`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,18 @@ from tallystick.store import fastjson
 from tallystick.store.fastjson import FastjsonError
 
 _WAIT_S = 5.0
+_NO_SEND = {
+    "producerGroup": "TOOLS",
+    "topic": "SELF_TEST_TOPIC",
+    "queueId": "1000000",
+    "defaultTopic": "SELF_TEST_TOPIC",
+    "defaultTopicQueueNums": "1",
+    "sysFlag": "0",
+    "bornTimestamp": "0",
+    "flag": "0",
+    "properties": "",
+}
+"""A send that every broker refuses, because no topic has such a queue. It stores nothing and makes no topic."""
 
 
 class MasterError(Exception):
@@ -50,6 +63,22 @@ class Master:
         if end < 0 or begin > end:
             raise MasterError(f"{self.address} says that its log begins at {begin} and ends at {end}")
         return Extent(max(0, begin), end)  # the beginning of an empty log is -1
+
+    async def stores(self) -> bool:
+        """Whether a put that passed the check of its role may not be in its log yet.
+
+        RocketMQ serves sends in one thread (`sendMessageThreadPoolNums`), in their order: when it has refused ours, it
+        has stored all that it accepted before. Other threads put as well. Of these the one shows that holds the lock
+        of the log, for example while the disk is slow.
+        """
+        command = Command(RequestCode.SEND_MESSAGE, ext=dict(_NO_SEND))
+        if (await self._ask(command)).code == ResponseCode.SYSTEM_BUSY:
+            return True  # it was refused before its turn
+        info = await self._json(RequestCode.GET_BROKER_RUNTIME_INFO)
+        try:
+            return int(info["table"].get("pageCacheLockTimeMills", 0)) > 0
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise MasterError(f"{self.address} does not tell whether it stores messages: {error!r}") from error
 
     async def settings(self) -> dict[str, str]:
         """Its settings as text."""

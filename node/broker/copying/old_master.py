@@ -33,7 +33,9 @@ FENCE = {"brokerRole": "SLAVE", "slaveReadEnable": "true"}
 
 
 class OldMaster:
-    """The old master of a promoted broker. `run` ends when it was handed over, and its late offsets were taken."""
+    """The old master of a promoted broker. `run` ends when it was handed over, and its late offsets were taken. Until
+    then it is fenced again whenever it is not: a change that an earlier promotion sent to take its fence back may arrive
+    late."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class OldMaster:
         self._broker_name = broker_name
         self._file = file
         self._offsets = copied
+        self._stray_bytes = 0
 
     async def run(self, offsets: ConsumerOffsets, *, late_offsets_s: float) -> None:
         """Looks at once, and then every `LOOK_S`."""
@@ -56,8 +59,7 @@ class OldMaster:
         until_s = loop.time() + late_offsets_s
         while not self.record.handed_over or loop.time() < until_s:
             try:
-                if not self.record.handed_over:
-                    await self.hand_over()
+                await self.hand_over()
                 if loop.time() < until_s:
                     self.take_late(offsets, await self._master.table(RequestCode.GET_ALL_CONSUMER_OFFSET))
             except (MasterError, OSError) as error:
@@ -79,12 +81,14 @@ class OldMaster:
             if theirs.get("brokerRole") != "SLAVE" or theirs.get("brokerId") == "0":
                 raise MasterError(f"{self._master.address} did not become a slave")
             _logger.warning("the old master %s is a slave now, with id %s", self._master.address, number)
-        self.record = replace(self.record, handed_over=True)
-        await self._file.saved(self.record)
+        if not self.record.handed_over:
+            self.record = replace(self.record, handed_over=True)
+            await self._file.saved(self.record)
         stray = (await self._master.extent()).end - self.record.ended_at
-        if stray > 0:
+        if stray > self._stray_bytes:
             _logger.error("the old master has %d bytes that were not copied, from %d on", stray, self.record.ended_at)
-        return max(0, stray)
+        self._stray_bytes = max(0, stray)
+        return self._stray_bytes
 
     def take_late(self, offsets: ConsumerOffsets, table: dict[str, Any]) -> int:
         """Takes offsets that were committed to the old master since the last call, where they are ahead of those here.

@@ -2,7 +2,8 @@
 
      1  check     the copy follows closely, and the master is the one that it copies
      2  fence     the master refuses every put: `brokerRole=SLAVE` by code 25 (RocketMQ also writes it to its file)
-     3  catch up  the ends of both logs are equal and stay equal; everything is dispatched; the last tables
+     3  catch up  the master has stored what it accepted before the fence (`Master.stores`); the ends of both logs are
+                  equal and stay equal; everything is dispatched; the last tables; the fence is still there
      4  decide    log and tables are on the disk, then the settings of this broker: brokerRole, brokerId 0
      5  serve     puts, delays, transactions, slaves; registered with all name servers as the master
      6  hand over the old master registers as a slave, with the id that this broker had
@@ -40,7 +41,7 @@ MOST_BEHIND_BYTES = 32 << 20
 """A master is fenced only if so much is missing at most: sends fail until it is copied."""
 CATCH_UP_S = 20.0
 STAYS_EQUAL_S = 0.3
-"""A put that the master accepted just before the fence is in its log by then."""
+"""A put of a thread that waited for the lock of the log, which `Master.stores` does not show, is in the log by then."""
 _LOOK_S = 0.02
 _BEFORE = ("brokerRole", "slaveReadEnable", "brokerId", "brokerPermission")
 """What is changed at the master, and is taken back."""
@@ -78,6 +79,7 @@ class Promotion:
         self._role = role
         self._follower = role.follower
         self._file = role.record_file
+        self._waits_for = ""
 
     async def run(self, *, master_is_stopped: bool) -> dict[str, Any]:
         """Promotes this slave; returns figures. PromotionError.
@@ -142,7 +144,7 @@ class Promotion:
             async with asyncio.timeout(CATCH_UP_S):
                 await self._catch_up(master)
         except (MasterError, OSError, TimeoutError) as error:
-            reason = str(error) or f"the copy did not reach the master's end within {CATCH_UP_S:g} s"
+            reason = str(error) or f"{self._waits_for} within {CATCH_UP_S:g} s"
             back = "accepts messages again" if await self._unfence(master) else "is fenced: promote again, or --back"
             raise PromotionError(f"{reason}; the master {master.address} {back}") from error
 
@@ -160,18 +162,30 @@ class Promotion:
             raise MasterError(f"{master.address} did not take the role SLAVE")
 
     async def _catch_up(self, master: Master) -> None:
-        """Returns when both logs end at one position, and this broker has everything of the master."""
+        """Returns when both logs end at one position, where nothing more can be stored at the master, and this broker
+        has everything of the master. The caller has fenced the master."""
         follower = self._follower
         while True:
+            await self._has_stored_all(master)
+            self._waits_for = "the copy did not reach the master's end"
             end = (await master.extent()).end
             if not (follower.is_copying and follower.log.end == end and follower.log.is_settled):
                 await asyncio.sleep(_LOOK_S)
                 continue
             await asyncio.sleep(STAYS_EQUAL_S)
             await follower.copy_tables(master)
+            if await master.stores():
+                continue
             if (await master.extent()).end == end == follower.log.end and follower.log.is_settled:
                 break
+        if (await master.settings()).get("brokerRole") != "SLAVE":
+            raise MasterError(f"the master {master.address} is no longer fenced: it was restarted, or changed")
         await follower.stop()
+
+    async def _has_stored_all(self, master: Master) -> None:
+        self._waits_for = f"the master {master.address} has not stored all sends that it accepted before the fence"
+        while await master.stores():
+            await asyncio.sleep(_LOOK_S)
 
     async def _settled(self) -> None:
         try:
