@@ -282,8 +282,80 @@ async def test_a_group_with_messages_of_its_own_follows_nobody(tmp_path: Path) -
         await group.leader()
         await until(lambda: broker.unready() is None)
         assert copy_of(broker).to_json()["state"] == "unsupported" and (await send(broker, 0)) == (0, 1)
-        with pytest.raises(PromotionError, match="messages that clients sent to it"):
+        with pytest.raises(PromotionError, match="this group served clients"):
             await copy_of(broker).promote()
+
+
+async def test_a_group_that_has_no_message_left_is_not_new(tmp_path: Path) -> None:
+    """All of its messages expired, or none was ever sent: clients have topics and offsets there."""
+    async with world(tmp_path) as w, followers(w, tmp_path, role=BrokerRole.ASYNC_MASTER) as group:
+        broker = group.members[0]
+        await until(lambda: broker.unready() is None)
+        broker.topics.update(TopicConfig("mine", 1, 1))
+        await broker.topics.saved()
+        await group.stop(0)
+        group.role = BrokerRole.SLAVE
+        for _ in range(2):
+            broker = await group.start(0)
+            await group.leader()
+            await until(lambda: broker.unready() is None)
+            found = copy_of(broker).to_json()
+            assert found["state"] == "unsupported" and "n0 has brokerRole=SLAVE, but this group served" in found["reason"]
+            assert "mine" in broker.topics and w.master.changes == []
+            assert (await send(broker, 0, topic="mine"))[0] == 0
+            await group.stop(0)
+
+
+async def test_a_member_with_the_role_of_a_slave_in_a_group_that_serves_forwards_and_reports_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, followers(w, tmp_path, 3, role=BrokerRole.ASYNC_MASTER) as group:
+        leader = await group.leader()
+        odd = next(number for number, each in group.members.items() if each is not leader)
+        await group.stop(odd)
+        group.role = BrokerRole.SLAVE
+        broker = await group.start(odd)
+        await until(lambda: broker.unready() is None)
+        leader = await group.leader()
+        number = next(number for number, each in group.members.items() if each is leader)
+        found = copy_of(broker).to_json()
+        assert found["state"] == "unsupported" and found["lasting"]
+        assert f"n{odd} has brokerRole=SLAVE" in found["reason"] and f"now led by n{number}" in found["reason"]
+        # Nothing but the election was in the log so far, and it decides nothing: this member may lead.
+        await pass_to(group, broker)
+        await until(lambda: broker.unready() is None)
+        assert copy_of(broker).to_json()["state"] == "unsupported" and broker.settings.brokerId == 0
+        await group.pass_on()
+        assert (await send(broker, 0))[0] == 0, "it forwards to the leader"
+        assert not copy_of(broker).follows and w.master.changes == []
+
+
+@pytest.mark.parametrize("slaves", [{0}, {1, 2}])
+async def test_members_with_mixed_roles_agree_on_what_the_first_leader_decided(
+    tmp_path: Path, slaves: set[int]
+) -> None:
+    async with world(tmp_path) as w:
+        w.master.tables = tables(1)
+        group = Followers(w, tmp_path, 3, BrokerRole.SLAVE)
+        try:
+            for number in range(3):
+                group.role = BrokerRole.SLAVE if number in slaves else BrokerRole.ASYNC_MASTER
+                await group.start(number)
+            first = await group.leader()
+            follows = first.copying is not None and copy_of(first).follows
+            for _ in range(3):
+                leader = await group.leader()
+                if follows:
+                    await followed(leader, w)
+                    assert [(await send(each, 0))[0] for each in group.members.values()] == [14] * 3
+                else:
+                    await until(lambda leader=leader: leader.unready() is None and leader.settings.brokerId == 0)
+                    assert [(await send(each, 0))[0] for each in group.members.values()] == [0] * 3
+                    states = {n: copy_of(group.members[n]).to_json() for n in slaves}
+                    assert {each["state"] for each in states.values()} == {"unsupported"}
+                    assert all(f"n{n} has brokerRole=SLAVE" in each["reason"] for n, each in states.items())
+                await group.pass_on()
+        finally:
+            for number in list(group.members):
+                await group.stop(number)
 
 
 # -- promotion: each step that fails, and leaders that change ----------------------------------------------------------

@@ -5,7 +5,10 @@
 
 The state is a row of the group's log (`place_table`). So one entry decides the promotion, and a leader that is killed
 before it leaves a group that follows, and one that is killed behind it a group that serves. `brokerRole=SLAVE` in the
-settings of a member only says that a *new* group follows.
+settings of a member only says that a *new* group follows: the first leader decides, by the first table that it puts
+into the log. A group whose log has, or had, tables of a leader that did not follow has served clients, and follows no
+master from then on, whatever the settings of later leaders, and whatever has expired. Members with other settings than
+the group's state report this, and forward requests to the leader like all others.
 
 While it follows, no member serves as the master: the leader has the broker id of a follower, accepts no change of a
 client, and runs no timer. Nothing is deleted from the log. The steps of a promotion are those of a slave's
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("tallystick.broker")
 
-_OWN_MESSAGES = "this group has messages that clients sent to it: it follows no master"
+_HAS_SERVED = "this group served clients before a member with brokerRole=SLAVE led it: it follows no master"
 
 
 class GroupCopy:
@@ -74,7 +77,7 @@ class GroupCopy:
         self._ending: set[asyncio.Task[None]] = set()
         self._opened = self._has_follower = False
         self._decides = False  # the promotion completes the copied tables
-        self._has_own_messages = False  # found when this member became the leader
+        self._begins = False  # this leader has decided that the new group follows; it is not committed yet
 
     def join(self, broker: Broker, group: BrokerGroup, copied: Iterable[ReplicatedTable]) -> None:
         """See `CopyOfMaster`."""
@@ -105,7 +108,7 @@ class GroupCopy:
     def follows(self) -> bool:
         """Whether the group follows a master: it is not the master of its name itself."""
         state = self._committed_state
-        return state == FOLLOWING or (state is None and self._wanted and not self._has_own_messages)
+        return state == FOLLOWING or (state is None and self._begins and self.group.leads)
 
     @property
     def concerns(self) -> bool:
@@ -136,12 +139,32 @@ class GroupCopy:
         if not self.follows:
             if self._committed_state == PROMOTED:
                 return {"state": "promoted", "reason": None, "lasting": False, "promotedAtPos": self.copied_end}
-            return {"state": "unsupported", "reason": f"brokerRole is SLAVE, but {_OWN_MESSAGES}", "lasting": True}
+            return self._undecided()
         if self.group.leads:
             return self.follower.to_json()
         leader = self.group.member.leader
         reason = "no leader is known" if leader is None else f"n{leader} leads and copies"
         return {"state": "member", "reason": reason, "lasting": False, "master": self._master[0]}
+
+    def _undecided(self) -> dict[str, Any]:
+        """`to_json` of a member with brokerRole=SLAVE in a group that does not follow, or not yet."""
+        if self._has_served():
+            return {"state": "unsupported", "reason": self._mismatch(), "lasting": True}
+        return {"state": "member", "reason": "the group has no leader yet", "lasting": False, "master": ""}
+
+    def _mismatch(self) -> str:
+        leader = self.group.member.leader
+        led = "" if leader is None or leader == self.group.number else f", now led by n{leader}"
+        return (
+            f"n{self.group.number} has brokerRole=SLAVE, but {_HAS_SERVED}{led}. Remove the setting from "
+            f"n{self.group.number}; to follow a master, begin with empty stores and with brokerRole=SLAVE at all members"
+        )
+
+    def _has_served(self) -> bool:
+        """Whether the group's log has or had anything from a leader that did not follow. Only for a group without a
+        state: a leader that follows puts the state into the log before all other tables."""
+        member = self.group.member
+        return bool(self.group.tables.committed.pictures()) or member.begin_pos > 0
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -178,13 +201,14 @@ class GroupCopy:
 
     def _before_ready(self) -> None:
         """This member leads, and its tables are staged next."""
+        self._begins = False
         if self._committed_state is not None or not self._wanted:
             return
-        self._has_own_messages = has_messages(self.broker.store.settings, self.group.member)
-        if self.follows:
-            self.table.follow()
-        else:
-            _logger.error("brokerRole is SLAVE, but %s", _OWN_MESSAGES)
+        if self._has_served() or has_messages(self.broker.store.settings, self.group.member):
+            _logger.error("%s", self._mismatch())
+            return
+        self._begins = True
+        self.table.follow()
 
     def _look(self) -> None:
         """Something changed: copies, or not, as is right now. Nothing is taken for an earlier leadership."""
@@ -260,7 +284,7 @@ class GroupCopy:
             self._must_lead()
             if self.is_master:
                 if self._committed_state != PROMOTED:
-                    raise PromotionError(_OWN_MESSAGES)
+                    raise PromotionError(_HAS_SERVED)
                 return {"end": self.copied_end, "strayBytes": await self.hand_over()}
             self._promoting_term = self.group.term
             try:

@@ -79,7 +79,8 @@ class InGroup:
             broker,
             self._member,
             self._committed,
-            [*((table, files.file(table.what)) for table in replicated), (self.copy.table, NoFile())],
+            # A new leader stages them in this order. Whether the group follows a master comes before all else.
+            [(self.copy.table, NoFile()), *((table, files.file(table.what)) for table in replicated)],
             (broker.schedule, broker.timers, broker.transactions, broker.expiry),
             door=broker.store.door,
             folder=broker.store.root / "config",
