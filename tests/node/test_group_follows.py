@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncIterator
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from copying_lab import SEGMENT, World, hurry, send, tables, until, world
@@ -22,6 +25,7 @@ from following_lab import (
     followed_by_leader,
     followers,
     masters_records,
+    queue_of,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -29,12 +33,15 @@ from rocketmq_master import Part
 
 from tallystick.node.broker.broker import Broker
 from tallystick.node.broker.copying import followed_log as followed_log_module
+from tallystick.node.broker.copying import half_positions as half_positions_module
 from tallystick.node.broker.copying import old_master as old_master_module
 from tallystick.node.broker.copying import promotion as promotion_module
+from tallystick.node.broker.copying.half_positions import HalfPositions, Span
 from tallystick.node.broker.copying.master import Master, MasterError
-from tallystick.node.broker.copying.place_table import CopyTable
+from tallystick.node.broker.copying.place_table import CopyTable, Place
 from tallystick.node.broker.copying.promotion import Promotion, PromotionError
 from tallystick.node.broker.copying.protocol import CopyError
+from tallystick.node.broker.slaves import segment_reader as segment_reader_module
 from tallystick.node.broker.tables.saving import FollowsError, NotReplicatedError
 from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.http.metrics import BrokerMetrics
@@ -139,6 +146,96 @@ async def test_ends_of_old_transactions_are_mapped_after_a_change_of_leader(
             await followed(broker, w)
             assert len(copy_of(broker).table.places()) >= 3
             assert check_references(broker, w.master.log) == 50
+
+
+async def test_an_end_that_names_no_half_message_keeps_its_position_and_no_read_blocks_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of the topic in a body, a key or a property makes no half message."""
+    monkeypatch.setattr(followed_log_module, "APART_BYTES", 5000)
+    on_loop: list[int] = []
+    read = followed_log_module.records
+
+    def noted(*args: Any) -> Iterator[tuple[int, int]]:
+        if threading.current_thread() is threading.main_thread():
+            on_loop.append(args[2])
+        return read(*args)
+
+    async with world(tmp_path, messages=0) as w:
+        host = b"\x0a\0\0\1\0\0\0\1"
+        others = [w.maker._one("T", b"about %s %d" % (HALF_TOPIC.encode(), n), host) for n in range(3)]
+        half = w.maker._one(HALF_TOPIC, b"half", host)
+        w.master.grow(w.maker.add(60))
+        async with followers(w, tmp_path) as group:
+            await followed(group.members[0], w)
+            await group.stop(0)
+            for pos in (*others, half, half + 1, 7):
+                w.maker._one("T", b"end %d" % pos, host, sys_flag=8, prepared_offset=pos)
+            w.master.grow(w.maker.written())
+            monkeypatch.setattr(followed_log_module, "records", noted)
+            broker = await group.start(0)
+            await followed(broker, w)
+            ends = [each for each in queue_of(broker, "T", 0) if each.body.startswith(b"end")]
+            named = {each.body: each.prepared_transaction_offset for each in ends}
+            own_half = queue_of(broker, HALF_TOPIC, 0)[0].pos
+            assert named == {b"end %d" % pos: own_half if pos == half else pos for pos in (*others, half, half + 1, 7)}
+            assert own_half != half and on_loop == []
+
+
+async def test_a_log_that_cannot_be_read_at_a_half_message_is_reported_and_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path, messages=0) as w:
+        host = b"\x0a\0\0\1\0\0\0\1"
+        half = w.maker._one(HALF_TOPIC, b"half", host)
+        w.master.grow(w.maker.add(20))
+        async with followers(w, tmp_path) as group:
+            await followed(group.members[0], w)
+            await group.stop(0)
+            w.maker._one("T", b"end", host, sys_flag=8, prepared_offset=half)
+            w.master.grow(w.maker.written())
+            with monkeypatch.context() as patch:
+                patch.setattr(half_positions_module, "is_half", lambda _: _raise(OSError(errno.EIO, "a bad sector")))
+                broker = await group.start(0)
+                await group.leader()
+                await until(lambda: copy_of(broker).to_json()["state"] == "disk")
+                assert "a bad sector" in copy_of(broker).to_json()["reason"]
+            await followed(broker, w)
+            assert check_references(broker, w.master.log) == 1
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def test_a_range_that_has_grown_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [Place(0, 1000)]
+    have = [Span(0, 1048, 100), Span(100, 1196, 100)]
+    positions = HalfPositions(lambda _, __, end: [each for each in have if each.own < end], lambda _, __: b"")
+    monkeypatch.setattr(half_positions_module, "is_half", lambda _: True)
+    assert positions.find(0, places, 1148) == 1048
+    assert positions.find(100, places, 1148) == 100, "it is not written yet"
+    assert positions.find(100, places, 1296) == 1196
+
+
+async def test_a_comparison_opens_each_segment_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    real = os.open
+
+    def noted(path: Any, *args: Any, **more: Any) -> int:
+        opened.append(str(path))
+        return real(path, *args, **more)
+
+    async with world(tmp_path) as w, followers(w, tmp_path) as group:
+        await followed(group.members[0], w)
+        await group.stop(0)
+        with monkeypatch.context() as patch:
+            patch.setattr(segment_reader_module.os, "open", noted)
+            broker = await group.start(0)
+            await followed(broker, w)
+        segments = {path.name for path in broker.store.settings.log_folder.iterdir()}
+        reads = [path for path in opened if path.rpartition("/")[2] in segments]
+        assert len(reads) <= 4 * len(segments) < 300, "300 records were compared"
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, database=None)

@@ -11,15 +11,17 @@ Where this log ends in terms of the master's is found from the log itself (`loca
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from tallystick.node.broker.copying.half_positions import HalfPositions, Span
 from tallystick.node.broker.copying.place_table import APART_BYTES, Place
 from tallystick.node.broker.copying.protocol import ALL_FROM, CopyError, CopyProblem
-from tallystick.node.broker.tables.topics import HALF_TOPIC
+from tallystick.node.broker.slaves.segment_reader import SegmentReader
 from tallystick.store.engine.log_copy import CHECKED_AFTER_KILL_BYTES, CHECKED_AGAIN_BYTES, CHECKED_BYTES
 from tallystick.store.formats.ledger_format import (
     ENTRY_HEADER_BYTES,
@@ -38,20 +40,10 @@ if TYPE_CHECKING:
 
 MOST_UNCOMMITTED_BYTES = 8 << 20
 """Nothing more is taken from the master while so much of the group's log is not committed."""
-_MOST_HALVES = 1 << 18
-_MOST_RANGES = 4
 _CHUNK_BYTES = 1 << 20
 _HEAD_BYTES = 8  # size and magic of a record
 _FILLER = FILLER_MAGIC.to_bytes(4, signed=True)
 _BLANK = BLANK_MAGIC.to_bytes(4, signed=True)
-
-
-class Span(NamedTuple):
-    """A record: where it begins in the master's log and here, and its size."""
-
-    master: int
-    own: int
-    size: int
 
 
 class FollowedLog:
@@ -64,8 +56,14 @@ class FollowedLog:
         self._end: int | None = None
         self._begin_at = 0
         self._marks: deque[tuple[int, int]] = deque()  # (here, master): ends of what was taken, rising
-        self._halves: dict[int, int] = {}
-        self._read_ranges: dict[int, list[Span]] = {}  # by the number of their first place
+        self._halves = HalfPositions(self._spans, self.read_own)
+        self._finding: asyncio.Task[None] | None = None
+        self._not_found: CopyError | OSError | None = None  # why the last one failed
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when a half message was found, for which `append` took nothing more."""
+        settings = broker.store.settings
+        self.reader = SegmentReader(settings.log_folder, settings.mappedFileSizeCommitLog)
+        """Of `comparison`. Close it when the comparison has ended."""
         self.segment_bytes = broker.store.settings.mappedFileSizeCommitLog
         """Of the master's log."""
         self._clean = broker.store.recovered.clean
@@ -117,7 +115,7 @@ class FollowedLog:
         end = self._log.written
         places = self._table.places()
         found = places[-1].master if places else self._begin_at
-        for span in self._spans(len(places) - 1, end):
+        for span in self._spans(places, len(places) - 1, end):
             found = span.master + span.size
         self._end = found
         self._marks = deque([(end, found)])
@@ -126,9 +124,8 @@ class FollowedLog:
         """The empty log begins at `pos`."""
         self._begin_at = self._end = pos
 
-    def _spans(self, number: int, end: int) -> Iterator[Span]:
+    def _spans(self, places: Sequence[Place], number: int, end: int) -> Iterator[Span]:
         """The records from place `number` on, up to `end` here."""
-        places = self._table.places()
         if not 0 <= number < len(places):
             return
         master, at = places[number]
@@ -148,9 +145,9 @@ class FollowedLog:
         wanted = CHECKED_AGAIN_BYTES if again else CHECKED_BYTES if self._clean else CHECKED_AFTER_KILL_BYTES
         places, end = self._table.places(), self._log.written
         number = max(0, bisect_right(places, self.end - wanted, key=lambda place: place.master) - 1)
-        spans = list(self._spans(number, end))
+        spans = list(self._spans(places, number, end))
         first = max(0, bisect_right(spans, self.end - wanted, key=lambda span: span.master) - 1)
-        return FollowedComparison(spans[first:], self.end, self.segment_bytes, self.read_own)
+        return FollowedComparison(spans[first:], self.end, self.segment_bytes, self.reader.read)
 
     def read_own(self, pos: int, size: int) -> bytes:
         """Written bytes at a position of this log. OSError."""
@@ -160,11 +157,15 @@ class FollowedLog:
     # -- what is added -------------------------------------------------------------------------------------------------
 
     def append(self, data: bytes) -> tuple[int, int, str | None]:
-        """See `LogCopy.append`. Takes nothing while `is_full`. CopyError: this member does not lead any longer."""
+        """See `LogCopy.append`. Takes nothing while `is_full`. CopyError: this member does not lead any longer, or its
+        log is damaged."""
         assert self._end is not None, "`locate` was called"
         taken = 0
         if not self._group.leads or self._group.term != self._term:
             raise CopyError(CopyProblem.UNREACHABLE, "the leadership for which this copy was made is over")
+        if (failure := self._not_found) is not None:
+            self._not_found = None
+            raise failure
         try:
             while True:
                 if len(data) - taken < _HEAD_BYTES:
@@ -174,7 +175,9 @@ class FollowedLog:
                 rest, mapped = data[taken:], None
                 found = self._log.append_followed(rest, self._end, self.segment_bytes)
                 if found.reference is not None and not found.taken:
-                    mapped = self._mapped(found.reference)
+                    if (mapped := self._halves.known(found.reference)) is None:
+                        self._find(found.reference)
+                        return taken, 0, None
                     found = self._log.append_followed(rest, self._end, self.segment_bytes, mapped)
                 step, wanted, flaw, _, halves = found
                 self._note(step, halves)
@@ -187,9 +190,10 @@ class FollowedLog:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing is taken now: too much is not committed, or the group accepts nothing."""
+        """Whether nothing is taken now: too much is not committed, the group accepts nothing, or a half message is being
+        found."""
         member = self._group.member
-        return self._log.staged - member.committed_pos > MOST_UNCOMMITTED_BYTES or not member.accepting
+        return self._finding is not None or self._log.staged - member.committed_pos > MOST_UNCOMMITTED_BYTES or not member.accepting
 
     def _place_is_noted(self) -> bool:
         """The next record may follow: its place is in the log, if it needs one."""
@@ -208,30 +212,28 @@ class FollowedLog:
         assert self._end is not None
         self._end += step
         self._marks.append((self._log.staged, self._end))
-        self._halves.update(halves)
-        while len(self._halves) > _MOST_HALVES:
-            del self._halves[next(iter(self._halves))]
+        self._halves.note(halves)
 
-    def _mapped(self, reference: int) -> int:
-        """The position here of the half message at `reference`; `reference` itself if this log does not have it."""
-        if (known := self._halves.get(reference)) is not None:
-            return known
-        places = self._table.places()
-        number = bisect_right(places, reference, key=lambda place: place.master) - 1
-        if number < 0:
-            return reference  # the master has deleted it
-        spans = self._read_ranges.get(number)
-        if spans is None:
-            # Of the last range only what earlier leaders took has to be read: the rest is in `_halves`, or was.
-            end = places[number + 1].own if number + 1 < len(places) else self._log.written
-            while len(self._read_ranges) >= _MOST_RANGES:
-                del self._read_ranges[next(iter(self._read_ranges))]
-            spans = self._read_ranges[number] = list(self._spans(number, end))
-        at = bisect_right(spans, reference, key=lambda span: span.master) - 1
-        if at < 0 or spans[at].master != reference:
-            return reference
-        is_half = HALF_TOPIC.encode() in self.read_own(spans[at].own, spans[at].size)
-        return spans[at].own if is_half else reference
+    def _find(self, reference: int) -> None:
+        """Finds the half message at `reference`, which an earlier leader took, in a thread."""
+        places, end = tuple(self._table.places()), self._log.written
+
+        async def find() -> None:
+            try:
+                self._halves.note([(reference, await asyncio.to_thread(self._halves.find, reference, places, end))])
+            except (CopyError, OSError) as error:
+                self._not_found = error
+            finally:
+                self._finding = None
+            self.on_room()
+
+        self._finding = asyncio.get_running_loop().create_task(find(), name="find half message")
+
+    async def close(self) -> None:
+        """Returns when nothing reads this log any longer."""
+        self.reader.close()
+        if self._finding is not None:
+            await asyncio.wait([self._finding])
 
     def write(self) -> None:
         """Writes what is staged, also after a write that failed."""

@@ -56,6 +56,7 @@ class GroupFollower(Follower):
         self._own_log = FollowedLog(broker, group, table)
         super().__init__(broker, client, GroupTablesCopy(tables), self._own_log, self._own_log.begin_at)
         self._group, self._table = group, table
+        self._own_log.on_room = self._go_on
         self._halted = False
         self._idle: set[tuple[str, int]] | None = None  # queues without a message, whose ends were asked for
         group.member.on_commit.append(self._committed)
@@ -85,6 +86,7 @@ class GroupFollower(Follower):
 
         CopyError, OSError: it cannot be found out."""
         await super().stop()
+        await self._own_log.close()
         if not self._halted and not self._own_log.is_located:
             await self._locate()
 
@@ -96,6 +98,10 @@ class GroupFollower(Follower):
         """The log lost its end, or must not grow: ends the connection, and begins with what the log says."""
         if self._link is not None:
             self._link.end(CopyError(CopyProblem.DISK, "the group's log was cut back to what it could write"))
+
+    def _part(self) -> None:
+        super()._part()
+        self._own_log.reader.close()
 
     # -- steps of `Follower` -------------------------------------------------------------------------------------------
 

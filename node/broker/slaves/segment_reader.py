@@ -1,4 +1,4 @@
-"""Reads raw bytes of the log for slaves."""
+"""Reads raw bytes of the log, for slaves and for comparisons with a master."""
 
 from __future__ import annotations
 
