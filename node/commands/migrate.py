@@ -163,6 +163,7 @@ def _plan_row(args: argparse.Namespace, place: Place, found: Facts, obstacles: l
         "groups": found.groups,
         "obstacles": obstacles,
         "different": migration.differences(found),
+        "takenIds": migration.taken_ids(place),
         "settings": settings,
         "command": " ".join(command),
     }
@@ -176,7 +177,8 @@ def _plan_lines(row: dict[str, Any]) -> list[str]:
     lines += [f"  {bad('cannot be moved')}: {text}" for text in row["obstacles"]]
     lines += [wrapped(f"  differs: {text}", 2) for text in row["different"]]
     lines.append(f"  start: {row['command']}")
-    return [*lines, "  or a group: the same settings without brokerId, and those of a group, for each member"]
+    lines.append("  or a group: the same settings without brokerId, and those of a group, for each member")
+    return [*lines, wrapped(f"  a group: {row['takenIds']}", 2)] if row["takenIds"] else lines
 
 
 async def _attach(args: argparse.Namespace) -> int:

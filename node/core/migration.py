@@ -117,6 +117,17 @@ def differences(found: Facts) -> list[str]:
     return notes
 
 
+def taken_ids(place: Place) -> str | None:
+    """What the ids of other slaves mean for a group that will take the master's place; None without slaves."""
+    ids = sorted(number for number in place.addresses if number > 0)
+    if not ids:
+        return None
+    return (
+        f"slaves have the ids {', '.join(map(str, ids))}. No member of a group may have the id of another slave (n0 "
+        "has id 1, n1 has id 2, and so on): stop such a slave, or change its brokerId first"
+    )
+
+
 def start_settings(place: Place, found: Facts) -> dict[str, str]:
     """The settings with which the slave of a master has to start."""
     default = StoreSettings()

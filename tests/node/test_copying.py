@@ -11,13 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copying_lab import BROKER, SEGMENT, copied, follower_of, hurry, small, stuck, tables, until, world
+from copying_lab import (
+    BROKER,
+    SEGMENT,
+    another_slave,
+    copied,
+    follower_of,
+    hurry,
+    rocketmq_nameserver,
+    small,
+    stuck,
+    tables,
+    until,
+    world,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slave import log_bytes
 
 from tallystick.node.broker.broker import Broker
 from tallystick.node.broker.copying import follower as follower_module
+from tallystick.node.broker.copying.promotion import PromotionError
 from tallystick.node.broker.copying.tables import CopiedTables
 from tallystick.node.broker.tables.offsets import ConsumerOffsets
 from tallystick.node.core.settings import NameServerSettings
@@ -430,3 +444,22 @@ async def test_tables_wait_for_the_records_that_they_tell_of(tmp_path: Path) -> 
         assert broker.schedule.offsets.offsets == {3: 5} and broker.offsets.query("g", "T", 0) == 6
         w.master.lie = lambda part: part
         await until(lambda: broker.schedule.offsets.offsets == {3: 6} and broker.offsets.query("g", "T", 0) == 7)
+
+
+async def test_another_slave_with_the_same_id_is_named_and_an_address_that_is_silent_is_not(tmp_path: Path) -> None:
+    async with world(tmp_path) as one, rocketmq_nameserver(one) as (w, nameserver):
+        w.master.tables = tables(1)
+        async with another_slave(w, nameserver, 1):
+            pass  # it has stopped, and is still registered
+        async with w.slave() as broker:
+            await copied(broker, w.master)
+            async with another_slave(w, nameserver, 1) as other:
+                reason = await stuck(broker, "unsupported")
+                assert f"the slave {other.address} of b has the broker id 1" in reason
+                await broker.registration.register_all()
+                assert nameserver.addresses["b"][1] == str(broker.advertised), "the name server has forgotten it"
+                assert await follower_of(broker).others.conflict() == reason
+                with pytest.raises(PromotionError, match="the copy is not complete: unsupported"):
+                    await broker.copying.promote()
+            await copied(broker, w.master)
+            assert (await broker.copying.promote())["end"] == w.master.end

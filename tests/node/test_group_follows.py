@@ -9,11 +9,12 @@ import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from copying_lab import SEGMENT, World, hurry, send, tables, until, world
+from copying_lab import SEGMENT, World, another_slave, hurry, rocketmq_nameserver, send, tables, until, world
 from following_lab import (
     HALF_TOPIC,
     Followers,
@@ -383,6 +384,14 @@ async def test_a_group_with_messages_of_its_own_follows_nobody(tmp_path: Path) -
             await copy_of(broker).promote()
 
 
+def is_ready(broker: Broker) -> bool:
+    return broker.unready() is None
+
+
+def is_serving(broker: Broker) -> bool:
+    return is_ready(broker) and broker.settings.brokerId == 0
+
+
 async def test_a_group_that_has_no_message_left_is_not_new(tmp_path: Path) -> None:
     """All of its messages expired, or none was ever sent: clients have topics and offsets there."""
     async with world(tmp_path) as w, followers(w, tmp_path, role=BrokerRole.ASYNC_MASTER) as group:
@@ -395,9 +404,10 @@ async def test_a_group_that_has_no_message_left_is_not_new(tmp_path: Path) -> No
         for _ in range(2):
             broker = await group.start(0)
             await group.leader()
-            await until(lambda: broker.unready() is None)
+            await until(partial(is_ready, broker))
             found = copy_of(broker).to_json()
-            assert found["state"] == "unsupported" and "n0 has brokerRole=SLAVE, but this group served" in found["reason"]
+            assert found["state"] == "unsupported"
+            assert "n0 has brokerRole=SLAVE, but this group served" in found["reason"]
             assert "mine" in broker.topics and w.master.changes == []
             assert (await send(broker, 0, topic="mine"))[0] == 0
             await group.stop(0)
@@ -444,7 +454,7 @@ async def test_members_with_mixed_roles_agree_on_what_the_first_leader_decided(
                     await followed(leader, w)
                     assert [(await send(each, 0))[0] for each in group.members.values()] == [14] * 3
                 else:
-                    await until(lambda leader=leader: leader.unready() is None and leader.settings.brokerId == 0)
+                    await until(partial(is_serving, leader))
                     assert [(await send(each, 0))[0] for each in group.members.values()] == [0] * 3
                     states = {n: copy_of(group.members[n]).to_json() for n in slaves}
                     assert {each["state"] for each in states.values()} == {"unsupported"}
@@ -453,6 +463,25 @@ async def test_members_with_mixed_roles_agree_on_what_the_first_leader_decided(
         finally:
             for number in list(group.members):
                 await group.stop(number)
+
+
+async def test_another_slave_with_the_id_of_a_member_is_named_until_it_is_gone(tmp_path: Path) -> None:
+    async with world(tmp_path) as one, rocketmq_nameserver(one) as (w, nameserver), followers(w, tmp_path, 3) as group:
+        w.master.tables = tables(1)
+        leader = await group.leader()
+        await followed(leader, w)
+        number = next(number for number, each in group.members.items() if each is not leader) + 1
+        async with another_slave(w, nameserver, number) as other:
+            await until(lambda: copy_of(leader).to_json()["state"] == "unsupported")
+            assert f"the slave {other.address} of b has the broker id {number}," in copy_of(leader).to_json()["reason"]
+            with pytest.raises(PromotionError, match=f"{other.address} of b has the broker id {number},"):
+                await copy_of(leader).promote()
+            assert w.master.changes == []
+            w.master.grow(w.maker.add(10))
+        await followed(leader, w)
+        async with another_slave(w, nameserver, 7):  # an id that nobody here has
+            await copy_of(leader).promote()
+        check_queues(leader, w.master.log)
 
 
 # -- promotion: each step that fails, and leaders that change ----------------------------------------------------------

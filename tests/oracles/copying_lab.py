@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rocketmq_master import LogMaker, RocketmqMaster
+from rocketmq_master import LogMaker, RocketmqMaster, RocketmqNameServer
 from slave import log_bytes
 
 from tallystick.node.broker.broker import Broker
@@ -36,6 +36,7 @@ def hurry(monkeypatch: Any) -> None:
     monkeypatch.setattr(follower_module, "_LOOK_S", 0.01)
     monkeypatch.setattr(follower_module, "_EXTENT_PERIOD_MS", 20)
     monkeypatch.setattr(follower_module, "PERIOD_S", 0.05)
+    monkeypatch.setattr(follower_module, "_OTHERS_PERIOD_S", 0.05)
 
 
 def small(root: Path, **changes: Any) -> StoreSettings:
@@ -115,6 +116,28 @@ async def stuck(broker: Broker, problem: str) -> str:
     found = follower_of(broker)
     await until(lambda: found.state == problem)
     return found.reason
+
+
+@asynccontextmanager
+async def rocketmq_nameserver(w: World) -> AsyncIterator[tuple[World, RocketmqNameServer]]:
+    """The same world for brokers that also know a name server as RocketMQ has it."""
+    nameserver = await RocketmqNameServer().start()
+    try:
+        yield replace(w, address=f"{w.address};{nameserver.address}"), nameserver
+    finally:
+        await nameserver.close()
+
+
+@asynccontextmanager
+async def another_slave(w: World, nameserver: RocketmqNameServer, number: int) -> AsyncIterator[RocketmqMaster]:
+    """Another slave of the master, as RocketMQ has it, which registers at this name server."""
+    other = RocketmqMaster(w.master.log, SEGMENT)
+    other.settings |= {"brokerRole": "SLAVE", "brokerId": str(number)}
+    await other.start(nameserver.address)
+    try:
+        yield other
+    finally:
+        await other.close()
 
 
 async def send(broker: Broker, queue_id: int, *, topic: str = "T") -> tuple[int, int]:

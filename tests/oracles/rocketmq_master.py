@@ -121,9 +121,9 @@ class RocketmqMaster:
         self.changes: list[dict[str, str]] = []
         self.refuses: set[int] = set()
         self.queued: list[bytes] = []
-        """Logs as sends will leave them that are past the check of the role and still wait for the thread of sends."""
+        """Logs as sends will leave them that are past the check of the role, and wait for the thread of sends."""
         self.locked_looks = 0
-        """How often it still tells that a put holds the lock of its log; after the last one the put is done: `locked`."""
+        """How often it still tells that a put holds the lock of its log. Then the put is done: `locked`."""
         self.locked = b""
         self.heartbeat_s = 0.05
         self._part_bytes = part_bytes
@@ -229,7 +229,8 @@ class RocketmqMaster:
             else:
                 self.end_puts()
         table = {
-            "commitLogMinOffset": str(begin), "commitLogMaxOffset": str(self.end), "pageCacheLockTimeMills": str(held_ms),
+            "commitLogMinOffset": str(begin), "commitLogMaxOffset": str(self.end),
+            "pageCacheLockTimeMills": str(held_ms),
         }  # fmt: skip
         return command.reply(body=fastjson.dumps({"table": table}))
 
@@ -290,3 +291,41 @@ class RocketmqMaster:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 self.reports.append(int.from_bytes(await reader.readexactly(8), signed=True))
+
+
+class RocketmqNameServer:
+    """A name server as RocketMQ has it: of two brokers with one name and id, the one that registered last is known."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[str, dict[int, str]] = {}
+        self.address = ""
+        self._server: RemotingServer | None = None
+
+    async def start(self) -> Self:
+        """Serves."""
+        routes: dict[int, Any] = {
+            RequestCode.REGISTER_BROKER: self._register,
+            RequestCode.UNREGISTER_BROKER: lambda _, command: command.reply(),
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster,
+        }
+        self._server = RemotingServer(routes, name="nameserver")
+        listeners = await bind("127.0.0.1", 0)
+        await self._server.serve(listeners)
+        self.address = f"127.0.0.1:{listeners[0].getsockname()[1]}"
+        return self
+
+    async def close(self) -> None:
+        """Ends for good."""
+        assert self._server is not None
+        await self._server.stop()
+
+    def _register(self, _: Connection, command: Command) -> Command:
+        ext = command.ext or {}
+        self.addresses.setdefault(ext["brokerName"], {})[int(ext["brokerId"])] = ext["brokerAddr"]
+        return command.reply(ext={})
+
+    def _cluster(self, _: Connection, command: Command) -> Command:
+        table = {
+            name: {"brokerAddrs": {str(n): each for n, each in ids.items()}} for name, ids in self.addresses.items()
+        }
+        return command.reply(body=fastjson.dumps({"brokerAddrTable": table}))

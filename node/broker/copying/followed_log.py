@@ -190,10 +190,14 @@ class FollowedLog:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing is taken now: too much is not committed, the group accepts nothing, or a half message is being
-        found."""
+        """Whether nothing is taken now: too much is not committed, the group accepts nothing, or a thread looks for a
+        half message."""
         member = self._group.member
-        return self._finding is not None or self._log.staged - member.committed_pos > MOST_UNCOMMITTED_BYTES or not member.accepting
+        return (
+            self._finding is not None
+            or self._log.staged - member.committed_pos > MOST_UNCOMMITTED_BYTES
+            or not member.accepting
+        )
 
     def _place_is_noted(self) -> bool:
         """The next record may follow: its place is in the log, if it needs one."""

@@ -14,11 +14,12 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from tallystick.node.broker.copying.link import MasterLink
 from tallystick.node.broker.copying.master import Extent, Master, MasterError
+from tallystick.node.broker.copying.other_slaves import OtherSlaves
 from tallystick.node.broker.copying.protocol import (
     ALL_FROM,
     LASTING,
@@ -44,6 +45,7 @@ _LOOK_S = 0.25
 _EXTENT_PERIOD_MS = 1000
 _CONNECT_S = 5.0
 _OLDEST_TABLES_MS = 60_000
+_OTHERS_PERIOD_S = 10.0
 
 
 class Follower:
@@ -66,6 +68,8 @@ class Follower:
         self._client = client
         self.tables = tables
         self.log = log
+        self.others = OtherSlaves(broker, client, self._own_ids)
+        self._conflict: str | None = None  # another slave has an id of ours
         self.problem: CopyProblem | None = CopyProblem.NO_MASTER
         self.reason = "the master is not known yet"
         self.problems: Counter[CopyProblem] = Counter()
@@ -91,6 +95,7 @@ class Follower:
         self._tasks = [
             loop.create_task(self._follow(), name="copy log"),
             loop.create_task(self._copy_tables(), name="copy tables"),
+            loop.create_task(self._look_at_others(), name="look at other slaves"),
         ]
 
     async def stop(self) -> None:
@@ -169,6 +174,17 @@ class Follower:
             "problems": {problem.value: count for problem, count in sorted(self.problems.items(), key=str)},
         }
 
+    def _own_ids(self) -> Collection[int]:
+        """Broker ids that no other slave of the master may have."""
+        return (self._broker.settings.brokerId,)
+
+    async def _look_at_others(self) -> None:
+        while True:
+            self._conflict = await self.others.conflict()
+            if self._conflict is not None and self._link is not None:
+                self._link.end(CopyError(CopyProblem.UNSUPPORTED, self._conflict))
+            await asyncio.sleep(_RETRY_S if self._conflict else _OTHERS_PERIOD_S)
+
     # -- the master ----------------------------------------------------------------------------------------------------
 
     def on_master(self, address: str, ha_address: str) -> None:
@@ -225,6 +241,8 @@ class Follower:
     async def _attempt(self) -> None:
         """Copies until something ends it: it always raises."""
         master, place = self.master, self._copied_from()
+        if self._conflict is not None:
+            raise CopyError(CopyProblem.UNSUPPORTED, self._conflict)
         if master is None or not place:
             self._broker.register_soon()  # the answer names the master
             name = self._broker.settings.brokerName

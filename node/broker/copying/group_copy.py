@@ -157,7 +157,7 @@ class GroupCopy:
         led = "" if leader is None or leader == self.group.number else f", now led by n{leader}"
         return (
             f"n{self.group.number} has brokerRole=SLAVE, but {_HAS_SERVED}{led}. Remove the setting from "
-            f"n{self.group.number}; to follow a master, begin with empty stores and with brokerRole=SLAVE at all members"
+            f"n{self.group.number}. To follow a master, begin with empty stores and brokerRole=SLAVE at all members"
         )
 
     def _has_served(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from tallystick.node.broker.copying.followed_log import FollowedComparison, FollowedLog
@@ -11,6 +11,7 @@ from tallystick.node.broker.copying.follower import Follower, check_settings
 from tallystick.node.broker.copying.master import Master
 from tallystick.node.broker.copying.protocol import ALL_FROM, Comparison, CopyError, CopyProblem
 from tallystick.node.broker.copying.tables import CopiedTables
+from tallystick.node.core.migration import OLD_MASTER_ID
 
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
@@ -98,6 +99,10 @@ class GroupFollower(Follower):
         """The log lost its end, or must not grow: ends the connection, and begins with what the log says."""
         if self._link is not None:
             self._link.end(CopyError(CopyProblem.DISK, "the group's log was cut back to what it could write"))
+
+    def _own_ids(self) -> Collection[int]:
+        status = self._group.member.status()
+        return {number + 1 for number in (*status.voters, *status.learners)} | {OLD_MASTER_ID}
 
     def _part(self) -> None:
         super()._part()

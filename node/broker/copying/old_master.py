@@ -33,9 +33,10 @@ FENCE = {"brokerRole": "SLAVE", "slaveReadEnable": "true"}
 
 
 class OldMaster:
-    """The old master of a promoted broker. `run` ends when it was handed over, and its late offsets were taken. Until
-    then it is fenced again whenever it is not: a change that an earlier promotion sent to take its fence back may arrive
-    late."""
+    """The old master of a promoted broker. `run` ends when it was handed over, and its late offsets were taken.
+
+    Until then it is fenced again whenever it is not: what an earlier promotion sent to take its fence back may be late.
+    """
 
     def __init__(
         self,

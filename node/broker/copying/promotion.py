@@ -1,6 +1,6 @@
 """The promotion of a slave: it takes the place of its master, and no acknowledged message is lost or doubled.
 
-     1  check     the copy follows closely, and the master is the one that it copies
+     1  check     the copy follows closely, the master is the one that it copies, and no other slave has our id
      2  fence     the master refuses every put: `brokerRole=SLAVE` by code 25 (RocketMQ also writes it to its file)
      3  catch up  the master has stored what it accepted before the fence (`Master.stores`); the ends of both logs are
                   equal and stay equal; everything is dispatched; the last tables; the fence is still there
@@ -93,6 +93,8 @@ class Promotion:
         else:
             if master is None or (problem := self._follower.unready()) is not None:
                 raise PromotionError(f"the copy is not complete: {'no master' if master is None else problem}")
+            if (conflict := await self._follower.others.conflict()) is not None:
+                raise PromotionError(conflict)
             await self._fence_and_catch_up(master)
         missing = self._follower.behind_bytes
         try:
@@ -184,7 +186,7 @@ class Promotion:
 
     async def _has_stored_all(self, master: Master) -> None:
         self._waits_for = f"the master {master.address} has not stored all sends that it accepted before the fence"
-        while await master.stores():
+        while await master.stores():  # noqa: ASYNC110  # it is another program
             await asyncio.sleep(_LOOK_S)
 
     async def _settled(self) -> None:
