@@ -16,8 +16,13 @@ Parts:
              started again, is a slave of the new one.
     adopt-kill  the same without the master, which is killed with -9; it comes back, and is made a slave.
     group    a group of three follows a RocketMQ master under a mixed load; its members are killed with -9 and its
-             connection is cut; then it takes the master's place, loses its leader, and has everything that was
-             acknowledged once, in its place.
+             connection is cut; then `tally migrate switch` gives it the master's place, while Java consumers (SQL92,
+             in order, broadcasting) run on; it loses its leader, and has everything that was acknowledged once, in its
+             place.
+    group-chaos  a group of three follows a RocketMQ master that takes load all the time, and gets everything at once:
+             ten kills with -9, of one member or two, a pause, a flipped bit, a full disk, and strangers and liars at
+             the master's port for slaves. It has the master's records in their order, once; its members have the same
+             bytes; it takes the master's place.
     cuts     the connection of a slave to a RocketMQ master is cut 20 times at random bytes, and the slave killed twice.
     ahead    a slave that has more than its master, after the master lost its disk, is refused and named; nothing is
              overwritten on either side.
@@ -40,6 +45,7 @@ from typing import Any
 from lab.adopting import adopt, adopt_kill, cuts
 from lab.adoption import AdoptLab
 from lab.group_adopting import GroupAdoptLab, group
+from lab.group_chaos import SEGMENT_BYTES, chaos
 from lab.ledger import Ledger, Problems
 from lab.load import TOPICS, Shape, create_topics, run_load
 from lab.pair import Master, Nameserver, NotReadyError, RocketmqSlave, first_difference, runtime, wait_same_end
@@ -236,7 +242,7 @@ PARTS = {
     "sync-flush": (sync, ("flushDiskType=SYNC_FLUSH", "brokerRole=SYNC_MASTER")),
     "ahead": (ahead, ("flushDiskType=ASYNC_FLUSH",)),
 }
-NAMES = (*PARTS, *ADOPTIONS, "group")
+NAMES = (*PARTS, *ADOPTIONS, "group", "group-chaos")
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -261,6 +267,10 @@ def _started(name: str, work: Path, options: argparse.Namespace) -> tuple[Lab | 
         messages = options.messages if options.only else min(options.messages, _GROUP_MESSAGES)
         grouped = GroupAdoptLab(work, messages, options.seed)
         return grouped, group(grouped)
+    if name == "group-chaos":
+        messages = options.messages if options.only else min(options.messages, _GROUP_MESSAGES)
+        grouped = GroupAdoptLab(work, messages, options.seed, segment_bytes=SEGMENT_BYTES)
+        return grouped, chaos(grouped)
     adoption, settings = ADOPTIONS[name]
     adopted = AdoptLab(work, options.messages, options.seed, settings)
     return adopted, adoption(adopted)

@@ -91,11 +91,15 @@ class AdoptLab:
         self.other.kill()
         self.peer.down(kill=True)
 
+    def slaves(self) -> list[TallyBroker]:
+        """What takes the place of the masters."""
+        return [self.slave, self.other]
+
     def migrate(self, action: str, *options: str) -> str:
         """`tally migrate` with the slaves of both masters; what it printed. ProcessError: it failed."""
         command = [str(TALLY), "migrate", action, "--from", self.peer.nameserver, *options]
         if action != "plan":
-            command += ["--slave", self.slave.http, "--slave", self.other.http]
+            command += [text for slave in self.slaves() for text in ("--slave", slave.http)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         if done.returncode != 0:
             raise ProcessError(f"tally migrate {action}: {done.stdout}{done.stderr}")

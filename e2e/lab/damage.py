@@ -48,6 +48,11 @@ class SmallDisks:
         self._folders, self._megabytes = list(folders), megabytes
         self._mounted: list[Path] = []
 
+    @property
+    def mounted(self) -> bool:
+        """Whether the file systems are there."""
+        return bool(self._mounted)
+
     def mount(self) -> None:
         """CannotMountError: that is not allowed here."""
         for folder in self._folders:

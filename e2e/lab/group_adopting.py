@@ -11,6 +11,7 @@ from typing import Any
 
 from lab.adopting import JAVA_MESSAGES, addresses, check_deliveries, consume, java, prepare, producing
 from lab.adoption import CLUSTER, NAME, AdoptLab, CuttingProxy
+from lab.consumers import Consumers
 from lab.pair import NotReadyError, TallyBroker, log_end
 from lab.places import HOST, TALLY, free_block
 from lab.processes import ProcessError
@@ -23,18 +24,21 @@ _KILLS = 4
 _CUTS = 10
 _WAIT_S = 240.0
 _OLD_MASTER_ID = 1000
+_PAUSE_S = 4
+_CONSUMERS_S = 400
 
 
 class GroupAdoptLab(AdoptLab):
     """As `AdoptLab`, with a group in place of the slave of the first master."""
 
-    def __init__(self, work: Path, messages: int, seed: int) -> None:
-        super().__init__(work, messages, seed, ())
+    def __init__(self, work: Path, messages: int, seed: int, *, segment_bytes: int = 8 << 20) -> None:
+        super().__init__(work, messages, seed, ("enablePropertyFilter=true",))
         peers = ";".join(f"n{number}-{HOST}:{free_block()}" for number in range(_MEMBERS))
         own = (
             f"brokerName={NAME}", f"brokerClusterName={CLUSTER}", "brokerRole=SLAVE", "enableDLegerCommitLog=true",
-            f"dLegerPeers={peers}", "groupBootstrap=true", "mappedFileSizeCommitLog=8388608", self.sizes[1],
+            f"dLegerPeers={peers}", "groupBootstrap=true", f"mappedFileSizeCommitLog={segment_bytes}", self.sizes[1],
             "maxHashSlotNum=5000", "maxIndexNum=20000", "fileReservedTime=720", "diskMaxUsedSpaceRatio=95",
+            "enablePropertyFilter=true",
         )  # fmt: skip
         self.members = [
             TallyBroker(
@@ -66,6 +70,10 @@ class GroupAdoptLab(AdoptLab):
                     pass  # killed, or not started yet
             time.sleep(0.1)
         raise ProcessError("no member of the group leads")
+
+    def slaves(self) -> list[TallyBroker]:
+        """See `AdoptLab`: the members of the group, and the slave of the second master."""
+        return [*self.members, self.other]
 
     def promote(self) -> dict[str, Any]:
         """`tally promote` at the leader. ProcessError: it was refused."""
@@ -100,14 +108,21 @@ async def group(lab: GroupAdoptLab) -> None:
     through = f"haMasterAddress={HOST}:{await proxy.start()}"
     try:
         await asyncio.to_thread(lab.start, through)
+        await asyncio.to_thread(lab.other.start)
+        lab.migrate("attach")
         await _kill_members(lab, through)
         await java(lab, "produce", "--count", str(JAVA_MESSAGES), "--size", "200", "--mode", "sync")
         await consume(lab, JAVA_MESSAGES)
-        await _promote(lab)
+        consumers = Consumers(lab)
+        await consumers.start(2, _CONSUMERS_S)
+        await consumers.send()
+        await _switch(lab)
+        await consumers.send()
+        await consumers.judge()
     finally:
         await proxy.close()
     lab.ledger.forget_positions()
-    await _judge_group(lab)
+    await judge_group(lab)
 
 
 async def _kill_members(lab: GroupAdoptLab, through: str) -> None:
@@ -119,15 +134,23 @@ async def _kill_members(lab: GroupAdoptLab, through: str) -> None:
     lab.say(f"{_KILLS} members were killed; the group follows: {await lab.group_follows()}")
 
 
-async def _promote(lab: GroupAdoptLab) -> None:
+async def _switch(lab: GroupAdoptLab) -> None:
+    """`tally migrate`, with a group for the first master and a slave for the second one."""
     with producing(lab):
-        done = await lab.load(max(len(lab.ledger.places) + 100, lab.messages), lab.master, then=lab.promote)
-        lab.say(f"promoted: {done}")
-    if done["strayBytes"] or done["missingBytes"]:
+        await lab.group_follows()
+        lab.migrate("watch")
+        lab.say(f"tally migrate rehearse:\n{lab.migrate('rehearse', '--sample', '200')}")
+        most = max(len(lab.ledger.places) + 100, lab.messages)
+        said = await lab.load(most, lab.master, then=lambda: lab.migrate("switch", "--pause", str(_PAUSE_S)))
+        lab.say(f"tally migrate switch:\n{said}")
+        done = await asyncio.to_thread(lab.promote)  # it is done already: the figures
+    lab.say(f"promoted: {done}\n{lab.migrate('verify')}")
+    if done["strayBytes"]:
         lab.problems.add(f"the old master has messages that were not copied: {done}")
 
 
-async def _judge_group(lab: GroupAdoptLab) -> None:
+async def judge_group(lab: GroupAdoptLab) -> None:
+    """The new master has all that was acknowledged, once, also after it loses its leader."""
     leader = lab.leader()
     await lab.load(len(lab.ledger.places) + lab.messages // 10, leader.address)
     await check_deliveries(lab, leader.address)

@@ -98,6 +98,12 @@ class TallyBroker:
             found: dict[str, Any] = json.loads(answer.read())
         return found
 
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        assert self._server is not None, "the broker does not run"
+        return self._server.process.pid
+
     def memory_mib(self) -> int:
         """The highest resident memory of the process so far."""
         assert self._server is not None

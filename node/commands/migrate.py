@@ -219,9 +219,18 @@ def _row(place: Place, http: str, node: dict[str, Any]) -> tuple[str, ...]:
     return place.name, http, shown, "" if behind is None else f"{behind} bytes", copy["reason"] or node["reason"] or ""
 
 
+async def _compare(
+    args: argparse.Namespace, client: ClusterClient, node: dict[str, Any], theirs: str
+) -> migration.Compared:
+    """Compares a slave, or the leader of a group, with its master or old master."""
+    alone = node["member"] is None
+    return await migration.compare(
+        client, node["address"], theirs, sample=args.sample, rng=random.Random(), same_positions=alone
+    )
+
+
 async def _rehearse(args: argparse.Namespace) -> int:
     rows, problems = [], []
-    rng = random.Random()
     async with ClusterClient(args.nameserver) as client:
         for place, http, node in await _pairs(args, client):
             if _is_promoted(node):
@@ -232,7 +241,7 @@ async def _rehearse(args: argparse.Namespace) -> int:
                 continue
             obstacles = migration.obstacles(await migration.facts(client, place.master))
             problems += [f"{place.name}: {text}" for text in obstacles]
-            found = await migration.compare(client, node["address"], place.master, sample=args.sample, rng=rng)
+            found = await _compare(args, client, node, place.master)
             problems += [f"{place.name}: {text}" for text in found.problems]
             rows.append((place.name, http, _summary(found), f"{found.behind} messages on the way"))
     return _concluded(args, rows, problems)
@@ -259,7 +268,6 @@ async def _switch(args: argparse.Namespace) -> int:
 
 async def _verify(args: argparse.Namespace) -> int:
     rows, problems = [], []
-    rng = random.Random()
     async with ClusterClient(args.nameserver) as client:
         for place, http, node in await _pairs(args, client):
             if not _is_promoted(node):
@@ -273,7 +281,7 @@ async def _verify(args: argparse.Namespace) -> int:
                 rows.append((place.name, http, good("promoted"), "the old master is gone: nothing to compare with"))
                 continue
             try:
-                found = await migration.compare(client, node["address"], old[0], sample=args.sample, rng=rng)
+                found = await _compare(args, client, node, old[0])
             except RemotingError as error:
                 rows.append((place.name, http, good("promoted"), f"the old master does not answer: {error}"))
                 continue

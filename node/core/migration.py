@@ -165,8 +165,12 @@ class Compared:
             self.problems.append(problem)
 
 
-async def compare(client: ClusterClient, ours: str, theirs: str, *, sample: int, rng: random.Random) -> Compared:
-    """Compares the queues, the offsets of groups, and `sample` messages of `theirs` with those of `ours`."""
+async def compare(
+    client: ClusterClient, ours: str, theirs: str, *, sample: int, rng: random.Random, same_positions: bool = True
+) -> Compared:
+    """Compares the queues, the offsets of groups, and `sample` messages of `theirs` with those of `ours`.
+
+    `same_positions`: false for a group, in whose log a message lies elsewhere."""
     found = Compared()
     there = await _queues(client, theirs)
     here = await _queues(client, ours)
@@ -185,7 +189,8 @@ async def compare(client: ClusterClient, ours: str, theirs: str, *, sample: int,
     for _ in range(sample if filled else 0):
         (topic, queue_id), (begin, end) = rng.choice(filled)
         offset = rng.randrange(begin, min(end, here[topic, queue_id][1]))
-        await _compare_message(client, ours, theirs, (topic, queue_id, offset), found)
+        place = (topic, queue_id, offset)
+        await _compare_message(client, ours, theirs, place, found, same_positions=same_positions)
     return found
 
 
@@ -217,14 +222,23 @@ async def _compare_offsets(client: ClusterClient, ours: str, theirs: str, found:
 
 
 async def _compare_message(
-    client: ClusterClient, ours: str, theirs: str, place: tuple[str, int, int], found: Compared
+    client: ClusterClient,
+    ours: str,
+    theirs: str,
+    place: tuple[str, int, int],
+    found: Compared,
+    *,
+    same_positions: bool,
 ) -> None:
     topic, queue_id, offset = place
     records = []
     for address in (theirs, ours):
         queue = QueueAddress(topic, "", address, queue_id)
         pulled = await client.pull(queue, offset, group=READER, count=1)
-        records.append(pulled.records[0] if pulled.records else None)
+        record = pulled.records[0] if pulled.records else None
+        if record is not None and not same_positions:
+            record = record._replace(pos=0, prepared_transaction_offset=0)
+        records.append(record)
     if records[0] is None:
         return  # deleted meanwhile, or damaged there
     found.sampled += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -174,6 +175,22 @@ async def test_what_is_wrong_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
     assert said.code == 2 and said.err.count("\n") == 1
 
 
+async def test_messages_of_a_group_are_compared_without_their_positions(tmp_path: Path) -> None:
+    async with world(tmp_path) as w:
+        w.master.tables = tables(1)
+        w.master.grow(w.maker.add_transactions(3))
+        async with w.slave(brokerId=9) as slave, followers(w, tmp_path) as group, ClusterClient("") as client:
+            leader = await group.leader()
+            await followed(leader, w)
+            await copied(slave, w.master)
+            places = str(leader.advertised), str(slave.advertised)
+            rng = random.Random(1)
+            found = await migration.compare(client, *places, sample=200, rng=rng, same_positions=False)
+            assert found.problems == [] and found.sampled == 200
+            found = await migration.compare(client, *places, sample=5, rng=rng)
+            assert any("the message differs" in text for text in found.problems)
+
+
 async def test_two_brokers_with_one_log_are_compared(tmp_path: Path) -> None:
     plain = replace(small(tmp_path / "one"), brokerRole=BrokerRole.ASYNC_MASTER)
     one = await Broker.start(replace(BROKER, brokerId=0), plain)
@@ -188,11 +205,11 @@ async def test_two_brokers_with_one_log_are_compared(tmp_path: Path) -> None:
                 broker.offsets.commit("g", "T", 0, 5 + more)
             await one.store.writes.put(Message("only-3", 0, b"x"))
             places = str(two.advertised), str(one.advertised)
-            found = await migration.compare(client, *places, sample=50, rng=__import__("random").Random(1))
+            found = await migration.compare(client, *places, sample=50, rng=random.Random(1))
             assert found.behind == 3 and found.late_offsets == 1 and found.sampled == 50
             assert any("only-3 queue 0 with 1 messages is missing" in text for text in found.problems)
             assert any("the message differs" in text for text in found.problems), "their store times differ"
-            same = await migration.compare(client, places[1], places[1], sample=50, rng=__import__("random").Random(1))
+            same = await migration.compare(client, places[1], places[1], sample=50, rng=random.Random(1))
             assert (same.behind, same.late_offsets, same.problems) == (0, 0, []) and same.sampled == 50
     finally:
         await one.stop()
