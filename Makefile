@@ -133,8 +133,9 @@ expiry: build ## messages that expire by the retention of their topic, beside Ro
 	$(BIN)/python e2e/expiry.py $(if $(ONLY),--only $(ONLY))
 
 .PHONY: migrate-lab
-migrate-lab: build ## RocketMQ 4.8.0 as our slave and as our master, under load and kills: MESSAGES=100000 SEED=1 ONLY=adopt
-	$(BIN)/python e2e/migrate_lab.py --messages $(or $(MESSAGES),100000) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY))
+migrate-lab: build ## RocketMQ 4.8.0 as our slave and as our master, under load and kills: MESSAGES=100000 SEED=1 ONLY=adopt FULL=1 (2 GiB)
+	$(BIN)/python e2e/migrate_lab.py --messages $(or $(MESSAGES),100000) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY)) \
+		$(if $(FULL),--only group-full)
 
 .PHONY: convert-lab
 convert-lab: build ## RocketMQ's stores become stores of a group, and back: MESSAGES=20000 KILLS=12 SEED=1 ONLY=dledger SHORT=1

@@ -55,13 +55,16 @@ class TallySlave(TallyBroker):
 class AdoptLab:
     """What the parts share: RocketMQ with two masters, the slave of the first one, and the ledger of its messages."""
 
-    def __init__(self, work: Path, messages: int, seed: int, settings: tuple[str, ...]) -> None:
+    def __init__(
+        self, work: Path, messages: int, seed: int, settings: tuple[str, ...], *, log_bytes: int = 4 << 20
+    ) -> None:
+        """`log_bytes`: of the masters' segments."""
         work.mkdir(parents=True)
         self.messages, self.seed = messages, seed
         self.problems, self.ledger = Problems(), Ledger()
         self.rng = random.Random(seed)
         self.peer = Peer(work / "peer")
-        self.sizes = ("mappedFileSizeCommitLog=4194304", "mappedFileSizeConsumeQueue=60000")
+        self.sizes = (f"mappedFileSizeCommitLog={log_bytes}", "mappedFileSizeConsumeQueue=60000")
         # On a machine that runs everything its threads are late, and each refusal would be a failed send.
         patient = ("waitTimeMillsInSendQueue=20000", "osPageCacheBusyTimeOutMills=20000")
         self.peer.up((*self.sizes, *patient, "registerNameServerPeriod=10000", *settings), mode="dual")

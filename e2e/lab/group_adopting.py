@@ -31,8 +31,11 @@ _CONSUMERS_S = 400
 class GroupAdoptLab(AdoptLab):
     """As `AdoptLab`, with a group in place of the slave of the first master."""
 
-    def __init__(self, work: Path, messages: int, seed: int, *, segment_bytes: int = 8 << 20) -> None:
-        super().__init__(work, messages, seed, ("enablePropertyFilter=true",))
+    def __init__(
+        self, work: Path, messages: int, seed: int, *, segment_bytes: int = 8 << 20, log_bytes: int = 4 << 20
+    ) -> None:
+        """`segment_bytes`: of the group's segments; `log_bytes`: of the masters'."""
+        super().__init__(work, messages, seed, ("enablePropertyFilter=true",), log_bytes=log_bytes)
         peers = ";".join(f"n{number}-{HOST}:{free_block()}" for number in range(_MEMBERS))
         own = (
             f"brokerName={NAME}", f"brokerClusterName={CLUSTER}", "brokerRole=SLAVE", "enableDLegerCommitLog=true",

@@ -119,6 +119,7 @@ async def chaos(lab: GroupAdoptLab) -> None:
 
 async def _everything(lab: GroupAdoptLab, through: str, *, has_small_disk: bool) -> None:
     """`_KILLS` kills, and the other faults between them, each after some more messages."""
+    has_flipped = False
     for turn in range(_KILLS):
         await _more(lab)
         leader = await asyncio.to_thread(lab.leader)
@@ -129,13 +130,16 @@ async def _everything(lab: GroupAdoptLab, through: str, *, has_small_disk: bool)
             victim.kill()
         lab.say(f"kill {turn + 1}: {kind} ({', '.join(_name(victim) for victim in victims)})")
         await _more(lab)
-        if turn == _KILLS // 2:
+        if not has_flipped and sealed_segments(ledger_of(victims[0])):
             await _flip(lab, victims[0])
+            has_flipped = True
         await asyncio.gather(*(asyncio.to_thread(victim.start, through) for victim in victims))
         if turn == 2:
             await _pause(lab)
         if turn == 4 and has_small_disk:
             await _full(lab)
+    if not has_flipped:
+        lab.problems.add("no segment of a member that was killed was sealed: no bit could be turned over")
 
 
 async def _more(lab: GroupAdoptLab) -> None:
@@ -150,11 +154,7 @@ async def _more(lab: GroupAdoptLab) -> None:
 
 async def _flip(lab: GroupAdoptLab, victim: TallyBroker) -> None:
     """Turns one bit over in a sealed segment of a member that is down."""
-    ledger = _ledger(victim)
-    if not sealed_segments(ledger):
-        lab.problems.add(f"no segment of {_name(victim)} is sealed: more messages are needed")
-        return
-    path, at = flip_a_byte(ledger, lab.rng.randrange(1 << 30))
+    path, at = flip_a_byte(ledger_of(victim), lab.rng.randrange(1 << 30))
     lab.say(f"a bit at byte {at} of {path.name} of {_name(victim)} is turned over")
 
 
@@ -188,21 +188,22 @@ async def _compare(lab: GroupAdoptLab) -> None:
         if time.monotonic() > deadline:
             break
         await asyncio.sleep(1.0)
-    ledgers = {_name(member): _ledger(member) for member in lab.members}
+    ledgers = {_name(member): ledger_of(member) for member in lab.members}
     compared = await asyncio.to_thread(check_replicas, ledgers, commit, lab.problems)
     lab.say(f"the members have the same {compared // 2} bytes of log up to entry {commit}")
-    count = await asyncio.to_thread(compare_with_master, lab.commitlog, _ledger(leader), end, lab.problems)
+    count = await asyncio.to_thread(compare_with_master, lab.commitlog, ledger_of(leader), end, lab.problems)
     lab.say(f"the group has all {count} records of the master's log, in the same order and with the same bytes")
 
 
 def _are_equal(lab: GroupAdoptLab, commit: int) -> bool:
     problems = Problems()
-    check_replicas({_name(member): _ledger(member) for member in lab.members}, commit, problems)
+    check_replicas({_name(member): ledger_of(member) for member in lab.members}, commit, problems)
     return not problems.count
 
 
-def compare_with_master(commitlog: Path, ledger: Path, end: int, problems: Problems) -> int:
-    """Compares the records of a master's log up to `end` with those in the entries of a group's; how many there are."""
+def compare_with_master(commitlog: Path, ledger: Path, end: int, problems: Problems, *, more: bool = False) -> int:
+    """Compares the records of a master's log up to `end` with those in the entries of a group's; how many there are.
+    `more`: the group may have others behind them."""
     ours = _of_group(ledger)
     count = 0
     for pos, record in _of_master(commitlog, end):
@@ -212,8 +213,8 @@ def compare_with_master(commitlog: Path, ledger: Path, end: int, problems: Probl
             problems.add(f"record {count} of the master, at {pos}: the group has {where}")
             return count
         count += 1
-    if (more := next(ours, None)) is not None:
-        problems.add(f"the group has more than the master's {count} records, at {more[0]}")
+    if not more and (own := next(ours, None)) is not None:
+        problems.add(f"the group has more than the master's {count} records, at {own[0]}")
     return count
 
 
@@ -250,5 +251,6 @@ def _name(member: TallyBroker) -> str:
     return _folder(member).name
 
 
-def _ledger(member: TallyBroker) -> Path:
+def ledger_of(member: TallyBroker) -> Path:
+    """The folder of a member's log that has `data` and `index`."""
     return _folder(member) / f"dledger-{_name(member)}"
