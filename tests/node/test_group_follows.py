@@ -50,9 +50,12 @@ from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
 from tallystick.replication.member.errors import TransferError
+from tallystick.replication.member.member import Member
+from tallystick.replication.metadata import entry
 from tallystick.store import fastjson
 from tallystick.store._kernel import Door
 from tallystick.store.engine.group_commit import GroupCommit
+from tallystick.store.formats.ledger_format import EntryKind
 from tallystick.store.settings import BrokerRole
 
 
@@ -411,6 +414,24 @@ async def test_a_group_that_has_no_message_left_is_not_new(tmp_path: Path) -> No
             assert "mine" in broker.topics and w.master.changes == []
             assert (await send(broker, 0, topic="mine"))[0] == 0
             await group.stop(0)
+
+
+async def test_a_leader_of_a_new_group_puts_the_state_of_the_copy_into_the_log_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it is killed behind any entry, the next leader finds the state, or no table at all."""
+    staged: list[str] = []
+    propose = Member.propose
+
+    def noted(member: Member, kind: EntryKind, body: bytes) -> int:
+        if kind == EntryKind.METADATA:
+            staged.append(entry.decode(body).table)
+        return propose(member, kind, body)
+
+    monkeypatch.setattr(Member, "propose", noted)
+    async with world(tmp_path) as w, followers(w, tmp_path) as group:
+        await until(lambda: "topics.json" in staged)
+        assert staged[0] == CopyTable.what and copy_of(group.members[0]).table.state == "following"
 
 
 async def test_a_member_with_the_role_of_a_slave_in_a_group_that_serves_forwards_and_reports_it(tmp_path: Path) -> None:
