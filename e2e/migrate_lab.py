@@ -24,7 +24,7 @@ Parts:
              the master's port for slaves. It has the master's records in their order, once; its members have the same
              bytes; it takes the master's place.
     group-full  only if it is named: a store of 2 GiB moves to a group under 5 000 messages a second, with delays,
-             transactions, retries, SQL92, and three kinds of consumers. Ten minutes, 12 GiB of disk.
+             transactions, retries, SQL92, and three kinds of consumers. Four minutes, 12 GiB of disk.
     cuts     the connection of a slave to a RocketMQ master is cut 20 times at random bytes, and the slave killed twice.
     ahead    a slave that has more than its master, after the master lost its disk, is refused and named; nothing is
              overwritten on either side.
@@ -247,7 +247,7 @@ PARTS = {
 }
 NAMES = (*PARTS, *ADOPTIONS, "group", "group-chaos")
 FULL = "group-full"
-"""Runs only when it is asked for: it takes ten minutes and 12 GiB of disk."""
+"""Runs only when it is asked for: it takes 12 GiB of disk."""
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

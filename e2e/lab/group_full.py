@@ -45,7 +45,8 @@ async def full(lab: GroupAdoptLab) -> None:
     await asyncio.to_thread(lab.other.start)
     await lab.group_follows()
     seconds = time.monotonic() - began
-    lab.say(f"the group has {end >> 20} MiB {seconds:.0f} s after its start: {end / seconds / 1e6:.0f} MB/s")
+    rate = f"{end / seconds / 1e6:.0f} MB/s, memory of its members {_memory(lab)}"
+    lab.say(f"the group has {end >> 20} MiB {seconds:.0f} s after its start: {rate}")
     consumers = Consumers(lab)
     await consumers.start(2, _CONSUMERS_S)
     await consumers.send()
@@ -99,6 +100,11 @@ async def _load(lab: GroupAdoptLab) -> None:
     lab.say(f"the group has all of it {time.monotonic() - began:.1f} s after the load ended")
 
 
+def _memory(lab: GroupAdoptLab) -> str:
+    """Of the members, without pages of files."""
+    return ", ".join(f"{member.own_memory_mib()} MiB" for member in lab.members)
+
+
 async def _puts(lab: GroupAdoptLab) -> int:
     return int((await runtime(lab.master))["putMessageTimesTotal"])
 
@@ -122,5 +128,4 @@ async def _switch(lab: GroupAdoptLab) -> None:
         lab.problems.add(f"the old master has messages that were not copied: {done}")
     arguments = (lab.commitlog, ledger_of(lab.leader()), done["end"], lab.problems)
     count = await asyncio.to_thread(lambda: compare_with_master(*arguments, more=True))
-    memory = max(member.memory_mib() for member in lab.members)
-    lab.say(f"the group has all {count} records of the master's log; highest memory of a member {memory} MiB")
+    lab.say(f"the group has all {count} records of the master's log; memory of its members {_memory(lab)}")
