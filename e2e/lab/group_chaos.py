@@ -38,11 +38,12 @@ _KILLS = 10
 _LIES = 6
 _CUTS = 6
 _DISK_MB = 400
-_SHAPE = Shape(connections=2, senders=4, rest_s=0.02, new_topics=0.0)
+_SHAPE = Shape(connections=2, senders=4, rest_s=0.05, new_topics=0.0)
 _STOPPED_S = 3.0
 _FULL_S = 6.0
 _REPAIR_S = 240.0
-_TURN_MESSAGES = 150
+_TURN_BYTES = 2 << 20
+_TURN_S = 120.0
 _ENTRY_BYTES = 48
 _BLANK = BLANK_MAGIC.to_bytes(4, signed=True)
 
@@ -118,18 +119,20 @@ async def chaos(lab: GroupAdoptLab) -> None:
 
 
 async def _everything(lab: GroupAdoptLab, through: str, *, has_small_disk: bool) -> None:
-    """`_KILLS` kills, and the other faults between them, each after some more messages."""
-    has_flipped = False
+    """`_KILLS` kills while the group copies, and the other faults between them."""
+    has_flipped, pos = False, 0
     for turn in range(_KILLS):
-        await _more(lab)
+        pos = await _copied_more(lab, pos)
         leader = await asyncio.to_thread(lab.leader)
         others = [member for member in lab.members if member is not leader]
         kind = lab.rng.choice(("leader", "leader", "other", "two"))
         victims = {"leader": [leader], "other": [lab.rng.choice(others)], "two": [leader, lab.rng.choice(others)]}[kind]
         for victim in victims:
             victim.kill()
-        lab.say(f"kill {turn + 1}: {kind} ({', '.join(_name(victim) for victim in victims)})")
-        await _more(lab)
+        lab.say(
+            f"kill {turn + 1}: {kind} ({', '.join(_name(victim) for victim in victims)}) at {pos} of the master's log"
+        )
+        await asyncio.sleep(lab.rng.random())  # as long as a supervisor takes, or no time
         if not has_flipped and sealed_segments(ledger_of(victims[0])):
             await _flip(lab, victims[0])
             has_flipped = True
@@ -142,14 +145,21 @@ async def _everything(lab: GroupAdoptLab, through: str, *, has_small_disk: bool)
         lab.problems.add("no segment of a member that was killed was sealed: no bit could be turned over")
 
 
-async def _more(lab: GroupAdoptLab) -> None:
-    """Returns when the master has acknowledged some more messages, after a moment that nobody chose."""
-    wanted = len(lab.ledger.places) + lab.rng.randrange(_TURN_MESSAGES)
-    deadline = time.monotonic() + 60
-    while len(lab.ledger.places) < wanted:  # the ledger has no event
-        if time.monotonic() > deadline:
-            raise ProcessError(f"the master acknowledges nothing more: {len(lab.ledger.places)} so far")
-        await asyncio.sleep(lab.rng.random() / 10)
+async def _copied_more(lab: GroupAdoptLab, before: int) -> int:
+    """Returns where the group has committed the master's log, when this is some way behind `before`: so it copies at
+    this moment. ProcessError: it does not get on."""
+    wanted = before + 1 + lab.rng.randrange(_TURN_BYTES)
+    deadline = time.monotonic() + _TURN_S
+    while time.monotonic() < deadline:
+        try:
+            leader = await asyncio.to_thread(lab.leader)
+            pos = int((await asyncio.to_thread(leader.node))["copy"].get("safePos") or 0)
+        except OSError:
+            continue  # it was paused, or it is busy
+        if pos >= wanted:
+            return pos
+        await asyncio.sleep(0.05)
+    raise ProcessError(f"the group does not get on from {before} of the master's log")
 
 
 async def _flip(lab: GroupAdoptLab, victim: TallyBroker) -> None:
