@@ -41,7 +41,7 @@ from tallystick.node.broker.copying.half_positions import HalfPositions, Span
 from tallystick.node.broker.copying.master import Master, MasterError
 from tallystick.node.broker.copying.place_table import CopyTable, Place
 from tallystick.node.broker.copying.promotion import Promotion, PromotionError
-from tallystick.node.broker.copying.protocol import CopyError
+from tallystick.node.broker.copying.protocol import CopyError, CopyProblem
 from tallystick.node.broker.slaves import segment_reader as segment_reader_module
 from tallystick.node.broker.tables.saving import FollowsError, NotReplicatedError
 from tallystick.node.broker.tables.topics import TopicConfig
@@ -503,6 +503,40 @@ async def test_another_slave_with_the_id_of_a_member_is_named_until_it_is_gone(t
         async with another_slave(w, nameserver, 7):  # an id that nobody here has
             await copy_of(leader).promote()
         check_queues(leader, w.master.log)
+
+
+def damage(broker: Broker, number: int) -> int:
+    """Turns one bit over in a message in the log of a member; where its record begins."""
+    settings = broker.store.settings
+    size, end = settings.mappedFileSizeCommitLog, broker.store.max_pos
+    pos, record_bytes = list(followed_log_module.records(settings.log_folder, size, 0, end))[number]
+    at = pos + record_bytes - 3  # a property: only the CRC of the entry covers it
+    with (settings.log_folder / f"{at - at % size:020}").open("r+b", buffering=0) as file:
+        file.seek(at % size)
+        byte = file.read(1)[0]
+        file.seek(at % size)
+        file.write(bytes([byte ^ 4]))
+    return pos
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_a_damaged_record_of_the_leader_is_not_taken_for_a_difference_from_the_master(
+    tmp_path: Path, count: int
+) -> None:
+    async with ready(tmp_path, count) as (w, group):
+        leader = await group.leader()
+        copy = copy_of(leader)
+        pos = damage(leader, -5)
+        copy.follower.cut()  # it compares before it continues
+        await until(lambda: any(each.pos == pos for each in leader.store.findings.listed()))
+        if count == 1:
+            await until(lambda: f"the log of this member is damaged at {pos}" in copy.to_json()["reason"])
+            assert copy.to_json()["state"] == "disk"
+        else:
+            w.master.grow(w.maker.add(20))
+            await followed(leader, w)  # the record was fetched from another member
+            check_queues(leader, w.master.log)
+        assert CopyProblem.DIVERGED not in copy.follower.problems
 
 
 # -- promotion: each step that fails, and leaders that change ----------------------------------------------------------

@@ -12,6 +12,7 @@ Where this log ends in terms of the master's is found from the log itself (`loca
 from __future__ import annotations
 
 import asyncio
+import zlib
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -147,7 +148,17 @@ class FollowedLog:
         number = max(0, bisect_right(places, self.end - wanted, key=lambda place: place.master) - 1)
         spans = list(self._spans(places, number, end))
         first = max(0, bisect_right(spans, self.end - wanted, key=lambda span: span.master) - 1)
-        return FollowedComparison(spans[first:], self.end, self.segment_bytes, self.reader.read)
+        return FollowedComparison(spans[first:], self.end, self.segment_bytes, self._read_sound)
+
+    def _read_sound(self, pos: int, size: int) -> bytes:
+        """A record of this log. CopyError: it is damaged, and is fetched from another member; OSError."""
+        data = self.reader.read(pos - ENTRY_HEADER_BYTES, ENTRY_HEADER_BYTES + size)
+        body = data[ENTRY_HEADER_BYTES:]
+        entry = EntryHeader.decode(data)  # `records` has read it
+        if (entry.chain_crc or entry.body_crc) and zlib.crc32(body) != entry.body_crc:
+            self._broker.store.media.met(pos, size)
+            raise CopyError(CopyProblem.DISK, f"the log of this member is damaged at {pos}")
+        return body
 
     def read_own(self, pos: int, size: int) -> bytes:
         """Written bytes at a position of this log. OSError."""
@@ -257,7 +268,7 @@ class FollowedLog:
 class FollowedComparison:
     """Compares the records of `spans` with those of the master, which are received from `begin` on. See `Comparison`.
 
-    `read(pos, size)`: bytes of this log.
+    `read(pos, size)`: a record of this log. CopyError: it is damaged; OSError.
     """
 
     def __init__(self, spans: list[Span], end: int, segment_bytes: int, read: Callable[[int, int], bytes]) -> None:
@@ -276,7 +287,7 @@ class FollowedComparison:
 
     def take(self, data: bytes) -> bytes:
         """Compares the records in `data`, which continues what was received, and returns the bytes behind the end.
-        CopyError: a record differs; OSError: this log cannot be read."""
+        CopyError: a record differs, or is damaged here; OSError: this log cannot be read."""
         if self.is_done:
             return data
         held, at = self._held + data, 0
