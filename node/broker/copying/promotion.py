@@ -79,7 +79,7 @@ class Promotion:
         self._role = role
         self._follower = role.follower
         self._file = role.record_file
-        self._waits_for = ""
+        self._waits_for = "the master did not take the fence"
 
     async def run(self, *, master_is_stopped: bool) -> dict[str, Any]:
         """Promotes this slave; returns figures. PromotionError.
