@@ -169,7 +169,7 @@ async def _flip(lab: GroupAdoptLab, victim: TallyBroker) -> None:
 
 
 async def _pause(lab: GroupAdoptLab) -> None:
-    """The leader gets no time for some seconds, and then goes on as if nothing had happened."""
+    """The leader gets no time for some seconds, and then continues as if nothing had happened."""
     leader = await asyncio.to_thread(lab.leader)
     os.kill(leader.pid, signal.SIGSTOP)
     await asyncio.sleep(_STOPPED_S)
