@@ -12,7 +12,7 @@ from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServ
 from tallystick.node.http.group_api import group_json
 from tallystick.operator.clusters.cluster_manifests import broker_toml
 from tallystick.operator.clusters.layout import layout
-from tallystick.operator.clusters.observed import Group, Member, NameServers, Observed, understood
+from tallystick.operator.clusters.observed import Claim, Group, Member, NameServers, Observed, understood
 from tallystick.operator.clusters.spec import OWN_SETTINGS, Cluster, ClusterSpec
 from tallystick.store.setting import declarations
 from tallystick.store.settings import StoreSettings
@@ -24,7 +24,9 @@ def cluster(**spec: Any) -> Cluster:
 
 def told(wanted: Cluster, name: str) -> dict[str, str]:
     """Environment of a pod, with what Kubernetes fills in."""
-    members = tuple(Member(0, number, node_uid="u", external="172.18.0.2:30911") for number in range(3))
+    members = tuple(
+        Member(0, number, node_uid="u", claim=Claim(uid="c"), external="172.18.0.2:30911") for number in range(3)
+    )
     observed = Observed(0.0, (Group(0, members),), NameServers(2, 2, 2, True))
     for each in layout(wanted, observed).manifests:
         if (each["kind"], each["metadata"]["name"]) == ("StatefulSet", name):
