@@ -40,7 +40,8 @@ def observed(*members: Member) -> Observed:
 
 def complete(wanted: Cluster, external: str = "") -> list[dict[str, Any]]:
     members = tuple(
-        Member(0, number, node_uid=f"u{number}", external=external) for number in range(wanted.spec.replicas)
+        Member(0, number, node_uid=f"u{number}", claim=Claim(uid=f"c{number}"), external=external)
+        for number in range(wanted.spec.replicas)
     )
     return list(layout(wanted, observed(*members)).manifests)
 
@@ -174,9 +175,9 @@ def test_what_cannot_be_is_refused_by_its_field(spec: dict[str, Any]) -> None:
 def test_a_stateful_set_waits_for_the_address_that_its_pod_tells() -> None:
     outside = cluster(listeners={"external": {"type": "LoadBalancer"}})
     members = (
-        Member(0, 0, node_uid="u0", external="lb:10911"),
-        Member(0, 1, node_uid="u1"),
-        Member(0, 2, node_uid="u2"),
+        Member(0, 0, node_uid="u0", claim=Claim(uid="c0"), external="lb:10911"),
+        Member(0, 1, node_uid="u1", claim=Claim(uid="c1")),
+        Member(0, 2, node_uid="u2", claim=Claim(uid="c2")),
     )
     found = layout(outside, observed(*members))
     assert names(found.manifests, "StatefulSet") == ["orders-nameserver", "orders-0-0"]
