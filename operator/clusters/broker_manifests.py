@@ -1,7 +1,8 @@
 """Objects of one member: BrokerNode, claim, Services, and a StatefulSet of one pod with the strategy OnDelete.
 
 The pod template contains its own digest, `tallystick.dev/template`. A pod with another digest is outdated. Settings for
-the first start (`groupBootstrap`) are not part of the digest, so removing them restarts no pod.
+the first start (`groupBootstrap`) and what is restored before it are not part of the digest, so removing them restarts
+no pod.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tallystick.operator.clusters.cluster_manifests import broker_toml, names_of, owner_of, pod_spec
+from tallystick.operator.clusters.recovery_source import Restore
 from tallystick.operator.clusters.spec import MAX_MEMBERS, Cluster, External
 from tallystick.operator.core.kube import BROKER_NODES, CLAIMS, SERVICES, STATEFUL_SETS, Json
 from tallystick.operator.core.manifests import (
@@ -23,7 +25,7 @@ from tallystick.operator.core.manifests import (
     port,
     probe,
 )
-from tallystick.operator.core.names import FIRST_MEMBERS, FORMED, HTTP, RAFT, REMOTING, TEMPLATE, VIP
+from tallystick.operator.core.names import FIRST_MEMBERS, FORMED, HTTP, RAFT, RECOVERED, REMOTING, TEMPLATE, VIP
 
 LINGER_SECONDS = 35
 """A stopping broker forwards requests until clients have updated their routes, every 30 s, so that no send fails in a
@@ -46,6 +48,10 @@ class MemberPlan:
     """The initial voters of the group."""
     external: str = ""
     """host:port for clients outside; empty: unknown or disabled."""
+    restore: Restore | None = None
+    """What is restored into the claim before the broker starts; None: nothing."""
+    recovered: str = ""
+    """Annotation of the claims of a group that starts from a backup: it is never bootstrapped. Empty: none."""
 
 
 def broker_node(cluster: Cluster, group: int, member: int) -> Json:
@@ -68,6 +74,7 @@ def claim(cluster: Cluster, plan: MemberPlan, size: str) -> Json:
     if storage.storage_class is not None:
         spec["storageClassName"] = storage.storage_class
     annotations = {FIRST_MEMBERS: members_text(plan.first)} | ({FORMED: "true"} if plan.formed else {})
+    annotations |= {RECOVERED: plan.recovered} if plan.recovered else {}
     return manifest(
         CLAIMS,
         cluster.namespace,
@@ -130,9 +137,14 @@ def stateful_set(cluster: Cluster, plan: MemberPlan, node_uid: str, replicas: in
     names = names_of(cluster)
     group, member = plan.group, plan.member
     labels = names.member_labels(group, member)
+    first_start = not plan.formed and not plan.recovered and member in plan.first
+    pod = _pod(cluster, plan, first_start=first_start)
+    if plan.restore is not None:
+        pod["initContainers"] = [plan.restore.container]
+        pod["volumes"] = [*pod["volumes"], *plan.restore.volumes]
     template = {
         "metadata": {"labels": labels, "annotations": {TEMPLATE: template_digest(cluster, plan)}},
-        "spec": _pod(cluster, plan, first_start=not plan.formed and member in plan.first),
+        "spec": pod,
     }
     content = {
         "spec": {

@@ -95,6 +95,8 @@ class Wanted:
     paused: bool = False
     stops: Mapping[tuple[int, int], Stop] = field(default_factory=dict)
     """The members to stop, by group and member."""
+    restoring: frozenset[int] = frozenset()
+    """Groups that are being restored from backups: their volumes hold nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,10 @@ def _replacements(observed: Observed, wanted: Wanted, group: Group) -> Iterator[
             message = f"{message}; not replaced while it is fenced or the cluster hibernates"
             yield Hold(Action.REPLACE, group.number, member.number, "Stopped", message)
             continue
-        if voters_of(group) == (member.number,) or wanted.replicas == 1:
+        if group.number in wanted.restoring and takes_no_part(group, member):
+            uid = member.pod.uid if member.pod else ""
+            yield Step(Action.REPLACE, group.number, member.number, reason, f"{message}; restored again", uid)
+        elif voters_of(group) == (member.number,) or wanted.replicas == 1:
             message = f"{message}; not replaced because it holds the only copy"
             yield Hold(Action.REPLACE, group.number, member.number, "LastCopy", message)
         else:

@@ -16,6 +16,14 @@ from tallystick.operator.clusters.decide import Wanted
 from tallystick.operator.clusters.name_servers import image_of
 from tallystick.operator.clusters.observed import Claim, Group, Member, Observed
 from tallystick.operator.clusters.quorum import majority, voters_of
+from tallystick.operator.clusters.recovery import (
+    FIRST,
+    held,
+    is_pending,
+    mark_of,
+    pending_groups,
+    restore_for,
+)
 from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.clusters.stopping import Stop, name_server_replicas, replicas_of, stop_of
 from tallystick.operator.core.kube import Json
@@ -33,11 +41,15 @@ class Layout:
     waits: tuple[tuple[str, str], ...] = ()
     stops: Mapping[tuple[int, int], Stop] = field(default_factory=dict)
     """The members to stop, by group and member."""
+    restoring: frozenset[int] = frozenset()
+    """Groups that are being restored from backups."""
 
 
 def wanted_of(cluster: Cluster, layout: Layout) -> Wanted:
     """Returns the wanted state for the decision."""
-    return Wanted(cluster.spec.groups, cluster.spec.replicas, layout.templates, cluster.paused, layout.stops)
+    return Wanted(
+        cluster.spec.groups, cluster.spec.replicas, layout.templates, cluster.paused, layout.stops, layout.restoring
+    )
 
 
 def shared_manifests(cluster: Cluster, observed: Observed) -> list[Json]:
@@ -107,11 +119,12 @@ def layout(cluster: Cluster, observed: Observed) -> Layout:
     manifests, waits = shared_manifests(cluster, observed), []
     templates: dict[tuple[int, int], str | None] = {}
     for group in observed.groups:
-        for number in placed(group, cluster.spec.replicas):
+        first = _first(cluster, observed, group)
+        for number in placed(group, len(first) if is_pending(cluster, observed, group) else cluster.spec.replicas):
             member = group.member(number) or Member(group.number, number)
-            plan = plan_of(cluster, group, member)
+            plan = plan_of(cluster, observed, group, member)
             templates[group.number, number] = None if plan is None else broker_manifests.template_digest(cluster, plan)
-            for found in _member_manifests(cluster, group, member, plan):
+            for found in _member_manifests(cluster, observed, group, member, plan):
                 if isinstance(found, str):
                     waits.append((f"{cluster.name}-{group.number}-{number}", found))
                 else:
@@ -121,10 +134,16 @@ def layout(cluster: Cluster, observed: Observed) -> Layout:
         for member in observed.members
         if (stop := stop_of(cluster, member.group, member.number)) is not None
     }
-    return Layout(tuple(manifests), templates, tuple(waits), stops)
+    return Layout(tuple(manifests), templates, tuple(waits), stops, pending_groups(cluster, observed))
 
 
-def plan_of(cluster: Cluster, group: Group, member: Member) -> MemberPlan | None:
+def _first(cluster: Cluster, observed: Observed, group: Group) -> tuple[int, ...]:
+    """Returns the initial voters of a group."""
+    default = (FIRST,) if is_pending(cluster, observed, group) else tuple(range(cluster.spec.replicas))
+    return group.first or default
+
+
+def plan_of(cluster: Cluster, observed: Observed, group: Group, member: Member) -> MemberPlan | None:
     """Returns the input of the objects of a member; None: its external address is unknown yet."""
     listener = cluster.spec.listener
     external = member.external
@@ -134,19 +153,31 @@ def plan_of(cluster: Cluster, group: Group, member: Member) -> MemberPlan | None
         external = ""
     elif not external:
         return None
-    first = group.first or tuple(range(cluster.spec.replicas))
-    return MemberPlan(group.number, member.number, group.formed, first, external)
+    return MemberPlan(
+        group.number,
+        member.number,
+        group.formed,
+        _first(cluster, observed, group),
+        external,
+        restore_for(cluster, observed, group, member.number),
+        mark_of(cluster, observed, group),
+    )
 
 
-def _member_manifests(cluster: Cluster, group: Group, member: Member, plan: MemberPlan | None) -> Iterator[Json | str]:
+def _member_manifests(
+    cluster: Cluster, observed: Observed, group: Group, member: Member, plan: MemberPlan | None
+) -> Iterator[Json | str]:
     """Yields the objects of a member, or what they wait for."""
     yield broker_manifests.broker_node(cluster, group.number, member.number)
     if member.node_uid is None:
         yield "waiting for the BrokerNode"
         return  # it owns the other objects
     yield from broker_manifests.services(cluster, group.number, member.number, member.node_uid)
-    first = group.first or tuple(range(cluster.spec.replicas))
-    about_claim = MemberPlan(group.number, member.number, group.formed, first)
+    if why := held(observed, group):
+        yield why
+        return
+    first, mark = _first(cluster, observed, group), mark_of(cluster, observed, group)
+    about_claim = MemberPlan(group.number, member.number, group.formed, first, recovered=mark)
     if member.claim is None and (doubt := rebirth_doubt(group, member)):
         yield doubt
     elif member.claim is None or not member.claim.deleting:

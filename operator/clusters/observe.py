@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import dataclass
 
 from tallystick.operator.clusters.reading import Objects, objects_of, running_members
+from tallystick.operator.clusters.recovery import RECOVERED_CONDITION
+from tallystick.operator.clusters.recovery_source import SOURCE_MISSING, Problem, Source, find_source
 from tallystick.operator.clusters.spec import Cluster
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
@@ -27,6 +29,8 @@ class Sight:
 
     objects: Objects
     answers: dict[tuple[int, int], object]
+    source: Source | Problem | None = None
+    """The backups from which the cluster starts; None: it is not being recovered."""
 
 
 async def look(context: Context, cluster: Cluster, body: Json) -> Sight:
@@ -50,4 +54,33 @@ async def look(context: Context, cluster: Cluster, body: Json) -> Sight:
         )
         for member in members
     ]
-    return Sight(objects, dict(zip(members, await every(asked), strict=True)))
+    answers = dict(zip(members, await every(asked), strict=True))
+    return Sight(objects, answers, await _source(context, cluster, objects))
+
+
+async def _source(context: Context, cluster: Cluster, objects: Objects) -> Source | Problem | None:
+    """Returns where the groups of a new cluster are restored from; None: it is not, or no longer, recovered."""
+    recovery = cluster.spec.recovery
+    conditions = (objects.cluster.get("status") or {}).get("conditions") or ()
+    if recovery is None or any(
+        (each.get("type"), each.get("status")) == (RECOVERED_CONDITION, "True") for each in conditions
+    ):
+        return None
+    backup = None
+    if recovery.backup:
+        backup = await context.kube.find(kube.BACKUPS, cluster.namespace, recovery.backup)
+    found = find_source(recovery, cluster.name, cluster.spec.groups, backup)
+    if isinstance(found, Source):
+        return await _missing(context, cluster.namespace, found) or found
+    return found
+
+
+async def _missing(context: Context, namespace: str, source: Source) -> Problem | None:
+    """Returns what a pod would wait for without an end or a message: a claim or a Secret that does not exist."""
+    place = source.place
+    if place.claim and await context.kube.find(kube.CLAIMS, namespace, place.claim) is None:
+        return Problem(SOURCE_MISSING, f"the PersistentVolumeClaim {place.claim} of the backups does not exist")
+    for name in (place.credentials, place.key_secret):
+        if name and await context.kube.secret_exists(namespace, name) is False:
+            return Problem(SOURCE_MISSING, f"the Secret {name} does not exist")
+    return None

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tallystick.operator.clusters.recovery_source import Problem, Restore, Source
 from tallystick.operator.core.pods import Pod
 
 HEARD_SECONDS = 3.0
@@ -27,6 +28,8 @@ class Claim:
     left: bool = False
     """Its member has left the group: a majority does not need its data."""
     first: tuple[int, ...] = ()
+    recovered: str = ""
+    """UID of the cluster for which a backup was, or is, restored into its group; empty: none."""
     requested: str = ""
     capacity: str = ""
     """Empty: not bound yet."""
@@ -93,6 +96,8 @@ class Member:
     claim: Claim | None = None
     stateful_set: str | None = None
     """Digest of the pod template of its StatefulSet; None: it does not exist."""
+    restore: Restore | None = None
+    """What its StatefulSet restores before the broker starts; None: nothing."""
     stopped: bool = False
     """Its StatefulSet has no replicas: it is fenced, or the cluster hibernates."""
     pod: Pod | None = None
@@ -148,6 +153,22 @@ class Group:
         noted = (member.claim.first for member in self.members if member.claim is not None and member.claim.first)
         return next(noted, ())
 
+    @property
+    def recovered(self) -> str:
+        """UID of the cluster for which a backup was, or is, restored into it, as recorded on its claims."""
+        noted = (member.claim.recovered for member in self.members if member.claim is not None)
+        return next((uid for uid in noted if uid), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """Why groups cannot be restored: none of their brokers is started. `waits`: it may end without a user."""
+
+    reason: str
+    message: str
+    groups: frozenset[int] = frozenset()
+    waits: bool = False
+
 
 @dataclass(frozen=True, slots=True)
 class NameServers:
@@ -193,6 +214,11 @@ class Observed:
     """Objects that have a name of the cluster and do not belong to it."""
     other_operator: str = ""
     """Another operator that watches the namespace and waits; empty: there is none."""
+    source: Source | Problem | None = None
+    """The backups from which the cluster starts; None: it is not being recovered."""
+    recovered_before: str = ""
+    """Status of the condition `Recovered` in the previous status; empty: there was none. `True` is final."""
+    hindrance: Hindrance | None = None
 
     @property
     def members(self) -> Iterator[Member]:

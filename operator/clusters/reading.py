@@ -20,6 +20,8 @@ from tallystick.operator.clusters.observed import (
     Underway,
     understood,
 )
+from tallystick.operator.clusters.recovery import RECOVERED_CONDITION, hindrance
+from tallystick.operator.clusters.recovery_source import Problem, Source, restore_of
 from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.clusters.status import DISRUPTIVE, HELD
 from tallystick.operator.core.kube import Json
@@ -31,6 +33,7 @@ from tallystick.operator.core.names import (
     LEFT,
     MEMBER_LABEL,
     NAME_SERVER,
+    RECOVERED,
     REMOTING,
     REPLACE,
     TEMPLATE,
@@ -123,6 +126,7 @@ def read(
     resize_refusals: tuple[str, ...] = (),
     taken: tuple[str, ...] = (),
     other_operator: str = "",
+    source: Source | Problem | None = None,
 ) -> Observed:
     """Returns the observed state. `stuck_restarts`: by node, the number of restarts that did not help."""
     names = Names(cluster.namespace, cluster.name)
@@ -137,15 +141,21 @@ def read(
         )
         for group in sorted(numbers)
     )
+    status = objects.cluster.get("status") or {}
+    conditions = {each.get("type"): each.get("status") for each in status.get("conditions") or ()}
+    told = str(conditions.get(RECOVERED_CONDITION) or "")
     return Observed(
         now=now,
         groups=groups,
         name_servers=_name_servers(cluster, names, objects),
-        underway=underway_of(objects.cluster.get("status") or {}),
+        underway=underway_of(status),
         refusals=refusals,
         resize_refusals=resize_refusals,
         taken=taken,
         other_operator=other_operator,
+        source=source,
+        recovered_before=told,
+        hindrance=hindrance(cluster, groups, source, is_over=told == "True"),
     )
 
 
@@ -201,6 +211,7 @@ def _member(
         replace=node is not None and is_set(node["metadata"], REPLACE),
         claim=None if claim is None else claim_of(claim),
         stateful_set=None if stateful_set is None else _template_of(stateful_set),
+        restore=None if stateful_set is None else restore_of(stateful_set),
         stopped=stateful_set is not None and stateful_set["spec"].get("replicas") == 0,
         pod=pod,
         external=_external(cluster, objects.get("Service", names.external(group, member)), REMOTING, pod),
@@ -239,6 +250,7 @@ def claim_of(body: Json) -> Claim:
         formed=is_set(metadata, FORMED),
         left=is_set(metadata, LEFT),
         first=members_of(annotations.get(FIRST_MEMBERS, "")),
+        recovered=str(annotations.get(RECOVERED) or ""),
         requested=wanted,
         capacity=capacity,
         resizing=_resizing(status, wanted, capacity),

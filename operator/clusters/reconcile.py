@@ -23,6 +23,7 @@ from tallystick.operator.clusters.observe import Sight, look
 from tallystick.operator.clusters.observed import Observed
 from tallystick.operator.clusters.quorum import blind
 from tallystick.operator.clusters.reading import read
+from tallystick.operator.clusters.recovery import recovery_events
 from tallystick.operator.clusters.spec import Cluster, SpecError
 from tallystick.operator.clusters.status import (
     cluster_status,
@@ -48,6 +49,8 @@ ROUNDS = 4
 MOVING_SECONDS = 1.0
 """Interval of passes during a change: no event reports that a member has caught up."""
 STEPPED_SECONDS = 0.3
+HINDERED_SECONDS = 5.0
+"""Interval of passes while a recovery waits for its source: no event of a Secret or a Backup reaches the cluster."""
 SILENT_FAILURE_SECONDS = 20.0
 """A pass that fails because the API server does not answer, or because an object changed meanwhile, is retried for so
 long before the status reports it."""
@@ -118,7 +121,10 @@ class ClusterReconciler:
             if stale is not None and not cluster.paused and not cluster.hibernating and not observed.taken:
                 await restart_name_server(self._context, sight.objects, *stale)
             moving = sight.objects.cluster["status"]["phase"] in ("Creating", "Updating", "Scaling", "Hibernating")
-            return MOVING_SECONDS if moving else self._context.settings.resync_seconds
+            resync = self._context.settings.resync_seconds
+            if observed.hindrance is not None:
+                return min(HINDERED_SECONDS, resync)
+            return MOVING_SECONDS if moving else resync
         await self._step(cluster, body, decision.step, memory)
         return STEPPED_SECONDS if not memory.blocked else MOVING_SECONDS
 
@@ -133,6 +139,7 @@ class ClusterReconciler:
             resize_refusals=tuple(outcome.resize_refusals),
             taken=tuple(outcome.taken),
             other_operator=self._context.other_operator(cluster.namespace),
+            source=sight.source,
         )
 
     async def _clear_marks(self, cluster: Cluster, sight: Sight, observed: Observed) -> bool:
@@ -219,15 +226,17 @@ class ClusterReconciler:
         self._context.metrics.saw_cluster(metadata["namespace"], metadata["name"], "Failed", 0, 0)
 
     async def _tell_refusals(self, cluster: Cluster, body: Json, observed: Observed, memory: _Memory) -> None:
-        """Records an event for each new rejection of the API server, taken name, and warning about a fence."""
+        """Records an event for each new rejection of the API server, taken name, warning about a fence, and change of
+        a recovery."""
         told = [("NameTaken", message) for message in observed.taken]
         told += [("Refused", message) for message in observed.refusals]
         told += [("ResizeRefused", message) for message in observed.resize_refusals]
         told += fence_warnings(cluster, observed)
-        for reason, message in told:
+        all_told = [(*each, True) for each in told] + recovery_events(cluster, observed)
+        for reason, message, warning in all_told:
             if (reason, message) not in memory.told:
-                await self._context.events.post(Reference.to(body), reason, message, warning=True)
-        memory.told = frozenset(told)
+                await self._context.events.post(Reference.to(body), reason, message, warning=warning)
+        memory.told = frozenset((reason, message) for reason, message, _ in all_told)
 
     async def _tell_failure(self, cluster: Cluster, body: Json, memory: _Memory, error: Exception) -> None:
         """Writes to the status and to an event why a pass failed. The error of the pass is raised afterwards."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
+from tallystick.operator.clusters.recovery_source import RecoverySpec
+from tallystick.operator.core.backup_place import BackupPlaceError
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import PAUSED, fenced_of, hibernation_of, is_set
 
@@ -126,6 +128,8 @@ class ClusterSpec:
     network_policy: bool = True
     clients_from: tuple[Json, ...] = ()
     """NetworkPolicyPeers that may connect to the client ports; empty: all."""
+    recovery: RecoverySpec | None = None
+    """The backups from which a new cluster starts; None: it starts empty."""
 
     @classmethod
     def parse(cls, spec: Mapping[str, Any], default_image: str) -> ClusterSpec:
@@ -158,6 +162,7 @@ class ClusterSpec:
             disruption_budget=bool((spec.get("podDisruptionBudget") or {}).get("enabled", True)),
             network_policy=bool(policy.get("enabled", True)),
             clients_from=tuple(policy.get("clientsFrom") or ()),
+            recovery=_recovery(spec.get("bootstrap") or {}),
         )
 
 
@@ -210,6 +215,14 @@ def _choice(kind: type[E], value: str, field: str) -> E:
     except ValueError as error:
         allowed = ", ".join(str(each.value) for each in kind)
         raise SpecError(f"spec.{field}", f"must be one of {allowed}, not {value!r}") from error
+
+
+def _recovery(bootstrap: Mapping[str, Any]) -> RecoverySpec | None:
+    try:
+        return RecoverySpec.parse(bootstrap)
+    except BackupPlaceError as error:
+        field, _, reason = str(error).partition(": ")
+        raise SpecError(field, reason) from error
 
 
 def _config(config: Mapping[str, Any]) -> Mapping[str, str]:

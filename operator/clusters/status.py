@@ -12,6 +12,7 @@ from tallystick.operator.clusters.layout import Layout, wanted_of
 from tallystick.operator.clusters.name_servers import is_updating
 from tallystick.operator.clusters.observed import Group, Member, Observed, Underway
 from tallystick.operator.clusters.quorum import blind, majority, sound, voters_of
+from tallystick.operator.clusters.recovery import recovered_condition
 from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.clusters.stopping import Stop, fenced_condition, hibernated_condition, is_hibernated, stop_of
 from tallystick.operator.core.conditions import MAX_MESSAGE, Condition, merged
@@ -180,6 +181,8 @@ def _phase(cluster: Cluster, observed: Observed, layout: Layout, decision: Decis
         return "Paused"
     if cluster.hibernating:
         return "Hibernated" if is_hibernated(cluster, observed) else "Hibernating"
+    if observed.hindrance is not None:
+        return "Creating" if observed.hindrance.waits else "Failed"
     if not all(group.formed for group in observed.groups) or len(observed.groups) < cluster.spec.groups:
         return "Failed" if observed.taken or observed.refusals else "Creating"
     if any(hold.reason == "LastCopy" for hold in decision.holds):
@@ -232,6 +235,7 @@ def _findings(cluster: Cluster, observed: Observed, layout: Layout, decision: De
             _degraded(cluster, observed),
             _quorum_at_risk(cluster, observed),
         ]
+    recovered = recovered_condition(cluster, observed)
     return [
         *running,
         _update_blocked(cluster, observed, decision),
@@ -239,6 +243,7 @@ def _findings(cluster: Cluster, observed: Observed, layout: Layout, decision: De
         _operators(observed),
         fenced_condition(cluster, observed),
         hibernated_condition(cluster, observed),
+        *([recovered] if recovered is not None else []),
     ]
 
 
@@ -256,6 +261,8 @@ def _asleep(cluster: Cluster, observed: Observed) -> list[Condition]:
 
 def _ready(cluster: Cluster, observed: Observed) -> Condition:
     names = Names(cluster.namespace, cluster.name)
+    if observed.hindrance is not None:
+        return Condition("Ready", False, observed.hindrance.reason, observed.hindrance.message)
     unformed = [names.group(group.number) for group in observed.groups if not group.formed]
     if unformed or len(observed.groups) < cluster.spec.groups:
         if obstacle := _obstacle(observed):
@@ -279,6 +286,8 @@ def _ready(cluster: Cluster, observed: Observed) -> Condition:
 
 def _obstacle(observed: Observed) -> tuple[str, str] | None:
     """Returns reason and message of objects that cannot be written; None: all are."""
+    if observed.hindrance is not None:
+        return observed.hindrance.reason, observed.hindrance.message
     if observed.taken:
         return "NameTaken", f"{'; '.join(observed.taken)}. The operator does not change it: delete or rename it"
     return ("Refused", "; ".join(observed.refusals)) if observed.refusals else None

@@ -294,6 +294,20 @@ class Kube:
             return False
         return False
 
+    async def secret_exists(self, namespace: str, name: str) -> bool | None:
+        """Whether a Secret exists; None: it is unknown. The operator may not read Secrets, so it tries to create one.
+
+        It is only tried: `dryRun` stores nothing.
+        """
+        body: Json = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}}
+        try:
+            await self._ask("POST", SECRETS.path(namespace), {"dryRun": "All"}, body)
+        except ConflictError:
+            return True
+        except KubeError:
+            return None
+        return False
+
     async def evict(self, namespace: str, pod: str, *, uid: str) -> None:
         """Evicts a pod with this UID. UnavailableError (429): a PodDisruptionBudget does not permit it now."""
         body: Json = {

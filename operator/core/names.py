@@ -26,6 +26,8 @@ REPLACE = f"{GROUP}/replace"
 FORMED = f"{GROUP}/formed"
 FIRST_MEMBERS = f"{GROUP}/first-members"
 LEFT = f"{GROUP}/left"
+RECOVERED = f"{GROUP}/recovered"
+"""Of a claim: UID of the cluster into which a backup was, or is, restored."""
 TEMPLATE = f"{GROUP}/template"
 APPLIED = f"{GROUP}/applied"
 

@@ -32,6 +32,12 @@ class Pod:
     node_name: str = ""
     host_address: str = ""
     image: str = ""
+    init_running: bool = False
+    """Whether its init container runs."""
+    init_ended: int | None = None
+    """Exit status of its init container; of the last attempt, if it is tried again. None: it has not ended yet."""
+    init_message: str = ""
+    """Termination message of that attempt."""
 
     @property
     def deleting(self) -> bool:
@@ -45,7 +51,10 @@ def pod_of(body: Json) -> Pod:
     is_ready = ready.get("status") == "True"
     container: Json = next(iter(status.get("containerStatuses") or ()), {})
     created = seconds(metadata.get("creationTimestamp")) or 0.0
-    waiting, message = _waiting(container, conditions)
+    init: Json = next(iter(status.get("initContainerStatuses") or ()), {})
+    init_ended = _ended(init)
+    is_initialized = not init or ((init.get("state") or {}).get("terminated") or {}).get("exitCode") == 0
+    waiting, message = _waiting(container if is_initialized else init, conditions)
     spec_image = next((each.get("image", "") for each in (body.get("spec") or {}).get("containers") or ()), "")
     return Pod(
         uid=metadata.get("uid", ""),
@@ -61,13 +70,23 @@ def pod_of(body: Json) -> Pod:
         node_name=(body.get("spec") or {}).get("nodeName") or "",
         host_address=status.get("hostIP") or "",
         image=spec_image,
+        init_running="running" in (init.get("state") or {}),
+        init_ended=init_ended.get("exitCode"),
+        init_message=str(init_ended.get("message") or "").strip(),
     )
+
+
+def _ended(container: Json) -> Json:
+    """Returns how the last attempt of a container ended; empty: none has."""
+    states = (container.get("state") or {}, container.get("lastState") or {})
+    found: Json = next((state["terminated"] for state in states if state.get("terminated")), {})
+    return found
 
 
 def _waiting(container: Json, conditions: Mapping[Any, Json]) -> tuple[str, str]:
     """Returns why the container is not running, and the last line of its last termination message."""
     state = container.get("state") or {}
-    ended = state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+    ended = _ended(container)
     last = str(ended.get("message") or "").strip().splitlines()[-1:] or [""]
     told = last[0] or (f"exit status {ended['exitCode']}" if "exitCode" in ended else "")
     if "waiting" in state:

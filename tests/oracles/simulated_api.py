@@ -94,6 +94,8 @@ class SimulatedApi:
         if method == "POST" and namespace in self.terminating:
             message = f"unable to create new content in namespace {namespace} because it is being terminated"
             raise RefusalError(403, "Forbidden", message)
+        if "dryRun" in query and method == "POST" and key in self.objects:
+            raise RefusalError(409, "AlreadyExists")
         if "dryRun" in query:
             return body or {}
         if method == "GET":

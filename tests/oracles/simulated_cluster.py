@@ -101,6 +101,9 @@ class Disk:
     length: int = 0
     remembers: bool = False
     """Its votes are not in doubt."""
+    restore: str = ""
+    """Name of the restore that has begun on it."""
+    is_restored: bool = False
 
 
 @dataclass(slots=True)
@@ -145,6 +148,10 @@ class Cluster(Operated[ClusterReconciler]):
     """Members that have run on some disk."""
     broken_images: set[str] = field(default_factory=set)
     no_growth: bool = False
+    backups: dict[str, int | str] = field(default_factory=dict)
+    """By address: how much a backup has, or why it cannot be restored."""
+    restores: int = 0
+    """Restores that have ended."""
     api: SimulatedApi = field(init=False)
 
     def __post_init__(self) -> None:
@@ -360,12 +367,14 @@ class Cluster(Operated[ClusterReconciler]):
             waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
             pod["status"]["containerStatuses"] = [{"name": "broker", "state": waiting}]
             return
-        (name,) = claims_of(pod)
+        (name,) = (each for each in claims_of(pod) if each.startswith("data-"))
         claim = self.api.get("persistentvolumeclaims", name)
         assert claim is not None
         labels = pod["metadata"]["labels"]
         group, member = int(labels["tallystick.dev/group"]), int(labels["tallystick.dev/member"])
         disk = self.disks.setdefault(claim["metadata"]["uid"], Disk())
+        if not all(self._is_restored(pod, init, group, disk) for init in pod["spec"].get("initContainers") or ()):
+            return
         told = {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
         if disk.member is None:
             disk.member = member
@@ -378,6 +387,35 @@ class Cluster(Operated[ClusterReconciler]):
         assert disk.member == member, "a disk of another member"
         self.processes[pod["metadata"]["uid"]] = Process(group, member, pod["metadata"]["uid"], disk, machine)
         pod["status"]["containerStatuses"] = [{"name": "broker", "state": {"running": {}}}]
+
+    def _is_restored(self, pod: Json, init: Json, number: int, disk: Disk) -> bool:
+        """One turn of the init container, as `tally backup restore --once` does it: it begins, then ends."""
+        secrets = [each["secret"]["secretName"] for each in pod["spec"]["volumes"] if "secret" in each]
+        if not all(self.api.get("secrets", name) for name in secrets):
+            return False  # the kubelet cannot mount it
+        command = init["command"]
+        address, run = command[3], command[command.index("--once") + 1]
+        assert not any(each["name"] == "TALLY_GROUPBOOTSTRAP" for each in pod["spec"]["containers"][0]["env"])
+        state = pod["status"].setdefault("initContainerStatuses", [{"name": init["name"], "state": {}}])[0]
+        if disk.is_restored and disk.restore == run:
+            state["state"] = {"terminated": {"exitCode": 0, "message": '{"messages": 3, "backup": "b"}'}}
+            return True
+        assert disk.member is None, "a backup is restored over messages"
+        content = self.backups.get(address, f"there is no backup at {address}")
+        if disk.restore not in ("", run):
+            content = f"{command[4]} has what the restore {disk.restore!r} left, not {run!r}"
+        if isinstance(content, str):
+            ended = {"exitCode": 2, "message": f"starting\nerror: {content}"}
+            waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}}
+            state |= {"state": waiting, "lastState": {"terminated": ended}}
+        elif "running" not in state["state"]:
+            state["state"], disk.restore = {"running": {}}, run
+        else:
+            assert not self.alive(number), f"group {number} is restored while it runs"
+            disk.member, disk.voters, disk.length, disk.remembers = 0, frozenset({0}), content, True
+            disk.is_restored, self.groups[number] = True, RaftGroup(acknowledged=content)
+            self.restores += 1
+        return False
 
     def _raft(self, group: RaftGroup, number: int) -> None:
         alive = self.alive(number)
