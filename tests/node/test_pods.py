@@ -22,6 +22,8 @@ from ports import free_ports
 from tally_process import TallyProcess, command, environment
 
 from tallystick.node.core.client import ClusterClient
+from tallystick.operator.clusters.recovery_source import RESULT_FILE, STORE, RecoverySpec, Source, find_source, restore
+from tallystick.operator.core.names import Names
 from tallystick.store import fastjson
 
 pytestmark = pytest.mark.process
@@ -269,6 +271,75 @@ async def test_a_later_member_is_added_and_removed_again(cluster: Cluster) -> No
         return (await asyncio.to_thread(pod.node))["phase"] == "waiting-to-join" or None
 
     await until("it knows that it is out", out)
+
+
+def run_to_its_end(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), capture_output=True, text=True, env=environment(), check=False)
+
+
+def restored_by_the_init_container(backups: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the command that the operator writes into the pod of n0, with the folders of this machine."""
+    asked = {"recovery": {"source": {"persistentVolumeClaim": {"name": "backups"}}}}
+    recovery = RecoverySpec.parse(asked)
+    assert recovery is not None
+    source = find_source(recovery, CLUSTER, 1, None)
+    assert isinstance(source, Source)
+    names = Names("shop", CLUSTER)
+    made = restore(source, recovery, names, 0, uid="uid-1", image="i", pull_policy="Always", resources={})
+    places = {STORE: str(folder / "store"), RESULT_FILE: str(folder / "result")}
+    words = [places.get(word, word.replace("/backups", str(backups))) for word in made.container["command"]]
+    return run_to_its_end(*words[1:])
+
+
+async def test_a_group_starts_from_its_backup_as_the_operator_starts_it(cluster: Cluster, tmp_path: Path) -> None:
+    leader = await cluster.leader()
+    assert cluster.pods[leader].ask("PUT", "/topics/T", {"readQueues": 1, "writeQueues": 1})[0] == 201
+    async with ClusterClient(f"127.0.0.1:{cluster.inside}") as client:
+
+        async def sent() -> bool | None:
+            (queue,) = await client.queues("T", writable=True)
+            for number in range(50):
+                await client.send(queue, b"%d" % number)
+            return True
+
+        await until("messages are acknowledged", sent)
+    backups, store = tmp_path / "backups", cluster.pods[leader].folder / "store"
+    there = f"127.0.0.1:{cluster.pods[leader].http}"
+    words = ["backup", "create", str(store), str(backups), "--http", there, "--token-file"]
+    done = await asyncio.to_thread(run_to_its_end, *words, str(cluster.folder / "token"))
+    assert done.returncode == 0, done.stderr
+    cluster.close()
+
+    new = Cluster(tmp_path / "new")
+    try:
+        new.names.wait_ready()
+        first = new.folder / f"{GROUP}-0"
+        first.mkdir()
+        for _ in range(2):  # the init container of a pod that is created again runs again
+            done = await asyncio.to_thread(restored_by_the_init_container, backups, first)
+            assert done.returncode == 0, done.stderr
+        result = json.loads((first / "result").read_text())
+        assert result["messages"] >= 50 and result["sound"]
+        new.start(0, bootstrap=False)
+        assert await new.leader() == 0
+        assert new.pods[0].ask("GET", "/group")[1]["voters"] == [0]
+        done = await asyncio.to_thread(restored_by_the_init_container, backups, first)
+        assert done.returncode == 0, "while the broker runs"
+        for number in (1, 2):
+            new.start(number, bootstrap=False).wait_ready()
+
+            async def joined(number: int = number) -> bool | None:
+                asked = {"member": number, "role": "voter"}
+                status, answer = await asyncio.to_thread(new.pods[0].ask, "POST", "/group/members", asked)
+                return (status, answer.get("role")) == (200, "voter") or None
+
+            await until("it has caught up and votes", joined)
+            await new.ready(number)
+        assert new.pods[0].ask("GET", "/group")[1]["voters"] == [0, 1, 2]
+        shown = new.pods[0].ask("GET", "/topics/T")[1]
+        assert (shown["messages"], shown["queues"]) == (50, [{"queue": 0, "min": 0, "max": 50}])
+    finally:
+        new.close()
 
 
 async def test_a_pod_whose_name_has_no_address_yet(tmp_path: Path) -> None:
