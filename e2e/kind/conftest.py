@@ -35,6 +35,7 @@ ORDER = (
     "scale",
     "backup",
     "stopping",
+    "recovery",
     "store_jobs",
     "claim_lost",
     "operator_killed",

@@ -1,0 +1,183 @@
+"""A cluster is lost with its volumes, and a new one starts from its Backup.
+
+Only a real kubelet decides about the init container: mounts, permissions of the files, its last words, and that the
+StatefulSet loses it without a restart of the pod.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from harness import pods
+from harness.api import Json
+from harness.brokers import API_VERSION, Brokers, now_s
+from harness.jobs import Jobs
+from harness.lab import ORDERS, Lab
+from harness.load import Load, loaded
+from harness.pods import Shell
+from harness.shell import apply, kubectl
+from harness.waiting import NotYetError, wait_for
+
+NAMESPACE, CLAIM, BACKUP, GROUP = "e2e-recovery", "backups", "last", "readers"
+FRESH: Mapping[str, Any] = {"config": {"flushConsumerOffsetInterval": "500"}}
+_BACKUP_S, _GONE_S, _RECOVERED_S, _FAILED_S = 240, 180, 300, 120
+
+
+@pytest.fixture
+def brokers(installed: Lab) -> Iterator[Brokers]:
+    """A cluster in its namespace, and a volume for backups."""
+    installed.namespace(NAMESPACE)
+    Jobs(installed.api, NAMESPACE, ORDERS).claim(CLAIM)
+    found = Brokers(installed.api, NAMESPACE, ORDERS)
+    found.apply(FRESH)
+    found.whole()
+    yield found
+    kubectl("delete", "namespace", NAMESPACE, "--timeout=180s", timeout_s=200)
+
+
+def _backed_up(brokers: Brokers) -> None:
+    """Until the Backup is completed. WaitError."""
+    spec = {"clusterName": ORDERS, "destination": {"persistentVolumeClaim": {"name": CLAIM}}}
+    metadata = {"name": BACKUP, "namespace": NAMESPACE}
+    apply({"apiVersion": API_VERSION, "kind": "Backup", "metadata": metadata, "spec": spec})
+
+    def look() -> None:
+        status = brokers.api.get("backups", NAMESPACE, BACKUP).get("status") or {}
+        assert status.get("phase") != "Failed", json.dumps(status)
+        if status.get("phase") != "Completed":
+            raise NotYetError(json.dumps(status))
+
+    wait_for(f"the Backup {BACKUP} is completed", look, _BACKUP_S)
+
+
+def _claims(brokers: Brokers) -> list[Json]:
+    found = brokers.api.list("persistentvolumeclaims", NAMESPACE, f"tallystick.dev/cluster={ORDERS}")
+    return [each for each in found if each["metadata"]["name"].startswith("data-")]
+
+
+def _lost(brokers: Brokers) -> None:
+    """The cluster is deleted, and then its claims. WaitError: something of it is left."""
+    brokers.api.delete("brokerclusters", NAMESPACE, ORDERS)
+
+    def no_pods() -> None:
+        if left := brokers.pods():
+            raise NotYetError(", ".join(left))
+
+    wait_for("the pods of the cluster are gone", no_pods, _GONE_S)
+    for each in _claims(brokers):
+        brokers.api.delete("persistentvolumeclaims", NAMESPACE, each["metadata"]["name"])
+
+    def no_claims() -> None:
+        if left := [each["metadata"]["name"] for each in _claims(brokers)]:
+            raise NotYetError(", ".join(left))
+
+    wait_for("the claims of the cluster are gone", no_claims, _GONE_S)
+
+
+def _recovered(brokers: Brokers) -> Json:
+    """The condition, which may not exist yet. NotYetError."""
+    conditions = {each["type"]: each for each in brokers.status().get("conditions") or ()}
+    if "Recovered" not in conditions:
+        raise NotYetError("no condition Recovered")
+    return dict(conditions["Recovered"])
+
+
+def _until_recovered(brokers: Brokers) -> None:
+    """WaitError: the condition says why."""
+
+    def look() -> None:
+        found = _recovered(brokers)
+        if found["status"] != "True":
+            raise NotYetError(f"{found['reason']}: {found['message']}")
+
+    wait_for("the cluster has started from its backup", look, _RECOVERED_S)
+
+
+def _missing(load: Load, before_s: float) -> list[str]:
+    """Messages that were acknowledged before this moment, and that the cluster does not have. ToolError."""
+    there = {(queue, item.queue_offset, item.key) for queue, read in load.final().items() for item in read.items}
+    early = [send for send in load.history.acknowledged() if send.ended_s < before_s]
+    assert early, "nothing was acknowledged before the backup"
+    return [send.key for send in early if (send.queue, send.queue_offset, send.key) not in there]
+
+
+def _consumed(shell: Shell, brokers: Brokers, topic: str) -> str:
+    """What a consumer group gets from its committed offsets on; it commits."""
+    words = ["consume", topic, "--once", "--json", "--commit", "--group", GROUP]
+    return shell.tally(*words, "--nameserver", brokers.name_server)
+
+
+def test_a_cluster_starts_from_its_backup(brokers: Brokers, installed: Lab) -> None:
+    """All that was acknowledged before the backup is there, and a consumer group continues where it was."""
+    shell = pods.shell(installed.api, NAMESPACE, installed.images.node, brokers.name_server)
+    brokers.topic("progress", 1)
+    shell.tally("produce", "progress", "old-1", "old-2", "--nameserver", brokers.name_server)
+    assert "old-2" in _consumed(shell, brokers, "progress")
+    shell.tally("produce", "progress", "new-1", "new-2", "--nameserver", brokers.name_server)
+    with loaded(brokers, installed.images.node) as load:
+        load.served_again(0)
+        before_s = now_s()
+        _backed_up(brokers)
+        load.finish()
+        _lost(brokers)
+
+        began_s = time.monotonic()
+        brokers.apply({**FRESH, "bootstrap": {"recovery": {"backupName": BACKUP}}})
+        _until_recovered(brokers)
+        served_s = time.monotonic() - began_s
+        recovered = {node: pod["metadata"]["uid"] for node, pod in brokers.pods().items()}
+        brokers.whole()
+        whole_s = time.monotonic() - began_s
+        print(f"recovery: RTO {served_s:.1f} s until all groups lead, {whole_s:.1f} s until all members vote")
+        missing = _missing(load, before_s)
+        installed.goals.lost.add(len(missing))
+        assert missing == []
+    said = _consumed(shell, brokers, "progress")
+    assert "new-1" in said and "new-2" in said and "old-" not in said, said
+
+    marks = {(each["metadata"].get("annotations") or {}).get("tallystick.dev/recovered") for each in _claims(brokers)}
+    assert marks == {brokers.get()["metadata"]["uid"]}
+    first = f"{ORDERS}-0-0"
+    assert brokers.pod(first)["metadata"]["uid"] == recovered[first], "the pod that restored is the one that serves"
+    template = brokers.api.get("statefulsets", NAMESPACE, first)["spec"]["template"]["spec"]
+    assert not template.get("initContainers")
+    brokers.change({"bootstrap": None})
+    brokers.whole()
+    assert brokers.pod(first)["metadata"]["uid"] == recovered[first]
+
+
+def test_what_hinders_a_recovery_is_told(brokers: Brokers) -> None:
+    """Volumes that exist, a Secret that does not, and a backup that is not there: as kubelet and API server tell it."""
+    brokers.api.delete("brokerclusters", NAMESPACE, ORDERS)
+
+    def no_pods() -> None:
+        if left := brokers.pods():
+            raise NotYetError(", ".join(left))
+
+    wait_for("the pods of the cluster are gone", no_pods, _GONE_S)
+    source = {"persistentVolumeClaim": {"name": CLAIM}}
+    key = {"keySecret": {"name": "no-such-key"}}
+    brokers.apply({**FRESH, "bootstrap": {"recovery": {"source": source, "encryption": key}}})
+
+    def told(reason: str, text: str) -> None:
+        def look() -> None:
+            found = _recovered(brokers)
+            if found["reason"] != reason or text not in found["message"]:
+                raise NotYetError(f"{found['reason']}: {found['message']}")
+
+        wait_for(f"the condition Recovered has the reason {reason}", look, _FAILED_S)
+
+    told("VolumesExist", f"data-{ORDERS}-0-0")
+    assert brokers.pods() == {}
+    for each in _claims(brokers):
+        brokers.api.delete("persistentvolumeclaims", NAMESPACE, each["metadata"]["name"])
+    told("SourceMissing", "no-such-key")
+    assert _claims(brokers) == []
+    data = {"backup.key": "this is not a key"}
+    metadata = {"name": "no-such-key", "namespace": NAMESPACE}
+    apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data})
+    told("RestoreFailed", f"{ORDERS}-0-0")
