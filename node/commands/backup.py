@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.node.backup.errors import BackupError
-from tallystick.node.backup.manifest import LATEST, Manifest, SourceName, load, parse_address, resolve
+from tallystick.node.backup.manifest import LATEST, Manifest, SourceName, ids_of, load, parse_address, resolve
 from tallystick.node.backup.places import Place, open_place
 from tallystick.node.backup.seals import load_seal, new_key
 from tallystick.node.commands.http_port import NoAnswerError, ask
@@ -127,6 +127,17 @@ def _add_restore(kinds: Any) -> None:
         "--once",
         metavar="NAME",
         help="name of this restore: if an earlier run of it was interrupted, empty the folder; if it ended, do nothing",
+    )
+    restore.add_argument(
+        "--brokers",
+        metavar="NAMES",
+        help="all brokers of the cluster, such as a,b: refuse if one of them has no backup",
+    )
+    restore.add_argument(
+        "--segment-bytes",
+        type=number(1, 1 << 40),
+        metavar="N",
+        help="mappedFileSizeCommitLog of the new store: refuse a backup of a log with files of another size",
     )
     _add_key(restore)
 
@@ -344,6 +355,7 @@ def _restore(args: argparse.Namespace) -> int:
     manifest = load(place, source, resolve(place, source, backup_id), seal)
     point = Point(args.until_offset, args.until_time)
     _check_identity(args, manifest)
+    _check_fit(args, place, manifest)
     stages = StageLines()
     try:
         if args.topic is not None:
@@ -372,6 +384,19 @@ def _check_identity(args: argparse.Namespace, manifest: Manifest) -> None:
     given = [name for name in ("cluster", "group", "member") if getattr(args, name) is not None]
     if given and (manifest.group is None or args.topic is not None):
         raise InputError(f"--{given[0]} is for the backup of a member of a group, restored as a whole")
+
+
+def _check_fit(args: argparse.Namespace, place: Place, manifest: Manifest) -> None:
+    """Refuses, before anything is written, what the new cluster could not use."""
+    if args.segment_bytes not in (None, manifest.segment_bytes):
+        raise InputError(
+            f"--segment-bytes {args.segment_bytes}: the log of the backup has files of {manifest.segment_bytes} bytes, "
+            "and a store keeps their size"
+        )
+    names = [name for name in (args.brokers or "").split(",") if name]
+    missing = [name for name in names if not ids_of(place, SourceName(manifest.cluster, name))]
+    if missing:
+        raise BackupError(f"{place.text}: there is no backup of {manifest.cluster}/{', '.join(missing)}")
 
 
 def _identity(args: argparse.Namespace, manifest: Manifest) -> Any:

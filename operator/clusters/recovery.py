@@ -115,6 +115,7 @@ def restore_for(cluster: Cluster, observed: Observed, group: Group, number: int)
             uid=cluster.uid,
             image=spec.image,
             pull_policy=spec.image_pull_policy,
+            segment_bytes=spec.storage.segment_bytes,
             resources=spec.placement.resources,
         )
     begun = _begun(group)
@@ -141,6 +142,9 @@ def recovered_condition(cluster: Cluster, observed: Observed) -> Condition | Non
     failed = [f"{name}: {failure}" for name, member in firsts if (failure := _failure(member))]
     if failed:
         return Condition(RECOVERED_CONDITION, False, "RestoreFailed", "; ".join(failed))
+    unstarted = [f"{name}: {failure}" for name, member in firsts if (failure := _start_failure(member))]
+    if unstarted:
+        return Condition(RECOVERED_CONDITION, False, "StartFailed", "; ".join(unstarted))
     begun = any(member is not None and member.pod is not None and _has_run(member) for _, member in firsts)
     if isinstance(observed.source, Problem) and not begun:
         return Condition(RECOVERED_CONDITION, False, observed.source.reason, observed.source.message)
@@ -179,6 +183,16 @@ def _failure(member: Member | None) -> str:
     return f"exit status {pod.init_ended}: {tail(pod.init_message)}"
 
 
+def _start_failure(member: Member | None) -> str:
+    """Returns why the broker does not start on the restored store; empty: it does, or was not restored yet."""
+    pod = member.pod if member is not None else None
+    if member is None or pod is None or pod.init_ended != 0:
+        return ""
+    if pod.waiting:
+        return f"{pod.waiting}: {pod.message}"
+    return member.answer.fatal if member.answer is not None else ""
+
+
 def _progress(cluster: Cluster, member: Member | None) -> str:
     if cluster.hibernating or (member is not None and member.stopped):
         return "stopped by a user"
@@ -190,8 +204,7 @@ def _progress(cluster: Cluster, member: Member | None) -> str:
     if pod.waiting:
         return f"{pod.waiting}: {pod.message}"
     if pod.init_ended == 0:
-        error = member.refused or (member.answer.fatal if member.answer is not None else "")
-        return "restored; the broker starts" + (f" ({error})" if error else "")
+        return "restored; the broker starts" + (f" ({member.refused})" if member.refused else "")
     return "the pod starts"
 
 

@@ -122,6 +122,7 @@ def restore(
     uid: str,
     image: str,
     pull_policy: str,
+    segment_bytes: int,
     resources: Json,
 ) -> Restore:
     """Returns the parts of the pod of the first member of a group. `uid` of the cluster: it names the restore, so that
@@ -130,6 +131,8 @@ def restore(
     volumes, mounts = place.volumes(read_only=True)
     command = ["tally", "backup", "restore", source.addresses[group], STORE, "--once", uid]
     command += ["--member", "n0", "--group", names.group(group), "--cluster", names.cluster]
+    command += ["--segment-bytes", str(segment_bytes)]
+    command += ["--brokers", ",".join(address.rsplit("/", 2)[1] for address in source.addresses)]
     command += ["--until-time", recovery.until] if recovery.until else []
     container: Json = {
         "name": CONTAINER,

@@ -73,6 +73,20 @@ async def test_a_finished_restore_is_never_repeated(tmp_path: Path, capsys: pyte
     assert "has the store of the restore 'a', not of 'b'" in capsys.readouterr().err
 
 
+async def test_a_backup_that_does_not_fit_the_new_cluster_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manifest, to = await made(tmp_path), tmp_path / "to"
+    words = ["backup", "restore", f"{tmp_path}/place/{NAME.folder}/latest", str(to), "--once", "a"]
+    size = manifest.segment_bytes
+    assert main([*words, "--segment-bytes", str(2 * size)]) == 2
+    assert f"the log of the backup has files of {size} bytes" in capsys.readouterr().err
+    assert main([*words, "--brokers", f"{NAME.broker},broker-b,broker-c"]) == 2
+    assert f"there is no backup of {NAME.cluster}/broker-b, broker-c" in capsys.readouterr().err
+    assert not to.exists()
+    assert main([*words, "--segment-bytes", str(size), "--brokers", NAME.broker]) == 0
+
+
 @pytest.mark.parametrize("content", [{"commitlog/0": "x"}, {"tally-restore-run": "b", "x": "y"}])
 async def test_a_folder_of_others_is_not_changed(tmp_path: Path, content: dict[str, str]) -> None:
     manifest, to = await made(tmp_path), tmp_path / "to"

@@ -285,7 +285,9 @@ def restored_by_the_init_container(backups: Path, folder: Path) -> subprocess.Co
     source = find_source(recovery, CLUSTER, 1, None)
     assert isinstance(source, Source)
     names = Names("shop", CLUSTER)
-    made = restore(source, recovery, names, 0, uid="uid-1", image="i", pull_policy="Always", resources={})
+    made = restore(
+        source, recovery, names, 0, uid="uid-1", image="i", pull_policy="Always", segment_bytes=1 << 20, resources={}
+    )
     places = {STORE: str(folder / "store"), RESULT_FILE: str(folder / "result")}
     words = [places.get(word, word.replace("/backups", str(backups))) for word in made.container["command"]]
     return run_to_its_end(*words[1:])

@@ -149,6 +149,7 @@ def test_the_pod_runs_the_command_as_it_is_and_has_no_secret_in_clear_text(world
     volumes = {each["name"]: each for each in spec["volumes"]}
     assert volumes["backup-key"]["secret"]["secretName"] == "key"
     assert {each["name"] for each in init["volumeMounts"]} <= set(volumes)
+    assert (args.brokers, args.segment_bytes) == ("old-0", 1 << 30)
     assert "GROUPBOOTSTRAP" not in str(broker["env"])
     assert init["securityContext"]["readOnlyRootFilesystem"] is True
 
@@ -278,11 +279,25 @@ def test_a_restore_that_fails_is_told_with_its_last_words(world: Cluster, fault:
     is_going(world)
 
 
+def test_a_broker_that_does_not_start_on_what_was_restored_is_told(world: Cluster) -> None:
+    world.broken_images.add("node:1")
+    create(world)
+    run_until(world, lambda: bool(pod_status(world).get("startTime")))
+    pod_status(world)["initContainerStatuses"] = [{"name": "restore", "state": {"terminated": {"exitCode": 0}}}]
+    world.one_pass()
+    assert told(world)[:2] == ("False", "StartFailed") and "CrashLoopBackOff" in told(world)[2]
+
+
+def pod_status(world: Cluster) -> dict[str, Any]:
+    status: dict[str, Any] = (world.pod(0, 0) or {"status": {}})["status"]
+    return status
+
+
 def test_a_group_without_a_backup_is_told_and_the_other_one_waits_for_it(world: Cluster) -> None:
     del world.backups[ROOT.format(1)]
     create(world, groups=2)
     run_until(world, lambda: told(world)[1] == "RestoreFailed")
-    assert "there is no backup" in told(world)[2]
+    assert "there is no backup" in told(world)[2] and world.restores == 0
     assert world.condition("Ready")["status"] == "False"
     world.backups[ROOT.format(1)] = 30
     is_going(world)

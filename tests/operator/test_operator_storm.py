@@ -47,6 +47,13 @@ def test_jobs_of_backups_that_are_kept_are_found(monkeypatch: pytest.MonkeyPatch
             run(seed, turns=25, hostile=True, backups=True)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_recovery_comes_through(seed: int) -> None:
+    """It starts from backups, whatever happens meanwhile."""
+    favour = ("delete_claim", "give_up_node", "crash", "cut_off")
+    run(seed, turns=30, groups=1 + seed % 2, favour=favour, hostile=seed > 1, recovers=True)
+
+
 def test_a_run_is_replayed_by_its_seed() -> None:
     one, other = run(3, turns=10), run(3, turns=10)
     assert one.cluster.api.writes == other.cluster.api.writes

@@ -37,6 +37,7 @@ class Storm:
         favour: Sequence[str] = (),
         hostile: bool = False,
         backups: bool = False,
+        recovers: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.cluster = uncollected(Cluster(random.Random(seed + 1)))
@@ -53,8 +54,18 @@ class Storm:
         """Names of deeds that come up more often."""
         self.image = 1
         self.hook, self.cluster.api.hook = self.cluster.api.hook, self.write
-        self.cluster.create(replicas=self.replicas, groups=groups, image="node:1", storage={"size": "10Gi"})
+        spec = {"bootstrap": self.stored()} if recovers else {}
+        self.cluster.create(replicas=self.replicas, groups=groups, image="node:1", storage={"size": "10Gi"}, **spec)
         self.backups = Backups(self.cluster, self.foreign, self.random) if backups else None
+
+    def stored(self) -> dict[str, Any]:
+        """A backup for each group; the `spec.bootstrap` that starts from them."""
+        for name in ("s3", "key"):
+            self.cluster.by_hand("POST", kube.SECRETS.path(NAMESPACE), {"metadata": {"name": name}})
+        for group in range(self.groups):
+            self.cluster.backups[f"s3://safe/{CLUSTER}/{CLUSTER}-{group}/latest"] = 20
+        source = {"s3": {"bucket": "safe", "credentialsSecret": "s3"}}
+        return {"recovery": {"source": source, "encryption": {"keySecret": {"name": "key"}}}}
 
     def run(self, turns: int = 60) -> None:
         """AssertionError: the judge saw something, or it did not come to rest."""
@@ -132,6 +143,9 @@ class Storm:
                 assert pod is not None and pod["spec"]["containers"][0]["image"] == spec["image"]
         names = {body["metadata"]["name"] for body in cluster.api.all("brokernodes")}
         assert names == {f"{CLUSTER}-{group}-{member}" for group in range(spec["groups"]) for member in wanted}
+        if "bootstrap" in spec:
+            assert cluster.condition("Recovered")["status"] == "True", cluster.condition("Recovered")
+            assert all(cluster.groups[number].acknowledged >= 20 for number in range(spec["groups"]))
         told = [each["reason"] for each in cluster.status["conditions"]]
         assert not {"NameTaken", "Refused", "PassFailed"} & set(told), told
 
@@ -387,9 +401,10 @@ def run(
     favour: Sequence[str] = (),
     hostile: bool = False,
     backups: bool = False,
+    recovers: bool = False,
 ) -> Storm:
     """A run that fails names its seed and tells what happened."""
-    storm = Storm(seed, replicas, groups, favour, hostile, backups)
+    storm = Storm(seed, replicas, groups, favour, hostile, backups, recovers)
     try:
         storm.run(turns)
     except AssertionError as error:

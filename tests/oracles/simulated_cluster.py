@@ -402,6 +402,9 @@ class Cluster(Operated[ClusterReconciler]):
             return True
         assert disk.member is None, "a backup is restored over messages"
         content = self.backups.get(address, f"there is no backup at {address}")
+        parent, brokers = address.rsplit("/", 2)[0], command[command.index("--brokers") + 1].split(",")
+        missing = [each for each in brokers if not any(key.startswith(f"{parent}/{each}/") for key in self.backups)]
+        content = f"there is no backup of {missing}" if missing else content
         if disk.restore not in ("", run):
             content = f"{command[4]} has what the restore {disk.restore!r} left, not {run!r}"
         if isinstance(content, str):
