@@ -6,14 +6,15 @@ import asyncio
 from dataclasses import dataclass
 
 from tallystick.operator.clusters.reading import Objects, objects_of, running_members
-from tallystick.operator.clusters.recovery import RECOVERED_CONDITION
+from tallystick.operator.clusters.recovery import FIRST, RECOVERED_CONDITION
 from tallystick.operator.clusters.recovery_source import SOURCE_MISSING, Problem, Source, find_source
 from tallystick.operator.clusters.spec import Cluster
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.kube import Json, Resource
-from tallystick.operator.core.names import Names
+from tallystick.operator.core.names import FORMED, Names, is_set
 from tallystick.operator.core.node_api import NodeName, every
+from tallystick.operator.core.pods import pod_of
 
 KINDS: tuple[Resource, ...] = (
     *(kube.BROKER_NODES, kube.STATEFUL_SETS, kube.PODS, kube.SERVICES, kube.CLAIMS),
@@ -70,9 +71,20 @@ async def _source(context: Context, cluster: Cluster, objects: Objects) -> Sourc
     if recovery.backup:
         backup = await context.kube.find(kube.BACKUPS, cluster.namespace, recovery.backup)
     found = find_source(recovery, cluster.name, cluster.spec.groups, backup)
-    if isinstance(found, Source):
+    if isinstance(found, Source) and any(_waits(cluster, objects, group) for group in range(cluster.spec.groups)):
         return await _missing(context, cluster.namespace, found) or found
     return found
+
+
+def _waits(cluster: Cluster, objects: Objects, group: int) -> bool:
+    """Whether the first pod of a group has yet to mount what it restores."""
+    names = Names(cluster.namespace, cluster.name)
+    claim = objects.get("PersistentVolumeClaim", names.claim(group, FIRST))
+    body = objects.get("Pod", names.pod(group, FIRST))
+    if claim is not None and is_set(claim["metadata"], FORMED):
+        return False
+    pod = None if body is None else pod_of(body)
+    return pod is None or not (pod.init_running or pod.init_ended is not None)
 
 
 async def _missing(context: Context, namespace: str, source: Source) -> Problem | None:

@@ -14,9 +14,9 @@ from tallystick.operator.core.backup_place import VOLUMES, BackupPlace
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.manifests import container_security, environment
 from tallystick.operator.core.names import Names
+from tallystick.operator.core.pods import RESTORE
 
 FIELD = "spec.bootstrap.recovery"
-CONTAINER = "restore"
 STORE, RESULT_FILE = "/data/store", "/dev/termination-log"
 SOURCE_MISSING, BACKUP_NOT_COMPLETED, GROUPS_MISSING = "SourceMissing", "BackupNotCompleted", "GroupsMissing"
 _ACTIVE = ("", "Pending", "Running", "Verifying")
@@ -135,7 +135,7 @@ def restore(
     command += ["--brokers", ",".join(address.rsplit("/", 2)[1] for address in source.addresses)]
     command += ["--until-time", recovery.until] if recovery.until else []
     container: Json = {
-        "name": CONTAINER,
+        "name": RESTORE,
         "image": image,
         "imagePullPolicy": pull_policy,
         "command": [*command, *place.arguments(), "--json", "--result", RESULT_FILE],
@@ -160,7 +160,7 @@ def restore_of(stateful_set: Json) -> Restore | None:
     its source.
     """
     pod = ((stateful_set.get("spec") or {}).get("template") or {}).get("spec") or {}
-    found = next((each for each in pod.get("initContainers") or () if each.get("name") == CONTAINER), None)
+    found = next((each for each in pod.get("initContainers") or () if each.get("name") == RESTORE), None)
     if found is None:
         return None
     container = {name: found[name] for name in (*_OWN, "volumeMounts", "resources") if found.get(name)}

@@ -302,8 +302,8 @@ class Kube:
         body: Json = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}}
         try:
             await self._ask("POST", SECRETS.path(namespace), {"dryRun": "All"}, body)
-        except ConflictError:
-            return True
+        except ConflictError as error:
+            return True if error.reason == "AlreadyExists" else None
         except KubeError:
             return None
         return False

@@ -10,6 +10,9 @@ from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import TEMPLATE
 from tallystick.operator.core.times import seconds
 
+RESTORE = "restore"
+"""Name of the init container of brokers. Webhooks add others, which may run as long as the pod."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pod:
@@ -33,9 +36,9 @@ class Pod:
     host_address: str = ""
     image: str = ""
     init_running: bool = False
-    """Whether its init container runs."""
+    """Whether its init container `restore` runs."""
     init_ended: int | None = None
-    """Exit status of its init container; of the last attempt, if it is tried again. None: it has not ended yet."""
+    """Exit status of this init container; of the last attempt, if it is tried again. None: it has not ended yet."""
     init_message: str = ""
     """Termination message of that attempt."""
 
@@ -51,7 +54,7 @@ def pod_of(body: Json) -> Pod:
     is_ready = ready.get("status") == "True"
     container: Json = next(iter(status.get("containerStatuses") or ()), {})
     created = seconds(metadata.get("creationTimestamp")) or 0.0
-    init: Json = next(iter(status.get("initContainerStatuses") or ()), {})
+    init: Json = next((each for each in status.get("initContainerStatuses") or () if each.get("name") == RESTORE), {})
     init_ended = _ended(init)
     is_initialized = not init or ((init.get("state") or {}).get("terminated") or {}).get("exitCode") == 0
     waiting, message = _waiting(container if is_initialized else init, conditions)

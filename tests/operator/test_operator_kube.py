@@ -130,5 +130,24 @@ async def test_a_deletion_is_of_that_very_object() -> None:
     assert recorder.asked[1][3]["deleteOptions"] == {"preconditions": {"uid": "7"}}
 
 
+@pytest.mark.parametrize(
+    ("answer", "exists"),
+    [
+        ((201, {}), False),
+        ((409, {"reason": "AlreadyExists"}), True),
+        ((409, {"reason": "Conflict"}), None),
+        ((403, {"message": "exceeded quota: secrets"}), None),
+        ((503, {}), None),
+    ],
+)
+async def test_whether_a_secret_exists_is_only_tried(answer: tuple[int, Any], exists: bool | None) -> None:
+    """It creates nothing, and has no content that a log of the API server could keep."""
+    recorder = Recorder(answer)
+    assert await Kube(recorder).secret_exists("shop", "s3") is exists
+    ((method, path, query, body, _),) = recorder.asked
+    assert (method, path, query) == ("POST", "/api/v1/namespaces/shop/secrets", {"dryRun": "All"})
+    assert body == {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s3", "namespace": "shop"}}
+
+
 def test_names_are_not_paths() -> None:
     assert kube.PODS.path("shop", "../x") == "/api/v1/namespaces/shop/pods/..%2Fx"

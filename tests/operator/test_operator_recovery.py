@@ -267,6 +267,38 @@ def test_an_api_server_that_refuses_the_trial_hinders_nothing(world: Cluster) ->
     is_going(world)
 
 
+def test_the_api_server_is_not_asked_for_secrets_that_are_mounted(world: Cluster) -> None:
+    """A restore may take hours, with a pass each second."""
+    asked: list[str] = []
+    create(world)
+    api = world.operator()._context.kube
+    original = api.secret_exists
+
+    async def counted(namespace: str, name: str) -> bool | None:
+        asked.append(name)
+        return await original(namespace, name)
+
+    api.secret_exists = counted  # type: ignore[method-assign]
+    run_until(world, lambda: "restoring" in told(world)[2])
+    assert {"s3", "key"} == set(asked)
+    asked.clear()
+    world.one_pass()
+    assert asked == []
+    is_going(world)
+    assert asked == []
+
+
+def test_an_init_container_of_others_hides_no_failure_of_the_broker(world: Cluster) -> None:
+    """A webhook adds one that runs as long as the pod."""
+    world.broken_images.add("node:1")
+    create(world)
+    run_until(world, lambda: bool(pod_status(world).get("startTime")))
+    ended = {"name": "restore", "state": {"terminated": {"exitCode": 0}}}
+    pod_status(world)["initContainerStatuses"] = [{"name": "proxy", "state": {"running": {}}}, ended]
+    world.one_pass()
+    assert world.node("orders-0-0")["status"]["lastError"] == "CrashLoopBackOff"
+
+
 @pytest.mark.parametrize("fault", ["the key is not the one of the backup", "object x is damaged"])
 def test_a_restore_that_fails_is_told_with_its_last_words(world: Cluster, fault: str) -> None:
     world.backups[ROOT.format(0)] = fault
