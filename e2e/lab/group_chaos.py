@@ -31,6 +31,7 @@ from lab.processes import ProcessError
 from lab.replicas import check_replicas, entries_of, sealed_segments
 
 from tallystick.node.broker.copying.protocol import HEADER
+from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES
 from tallystick.store.formats.record import BLANK_MAGIC, without_positions
 
 SEGMENT_BYTES = 1 << 20
@@ -44,7 +45,6 @@ _FULL_S = 6.0
 _REPAIR_S = 240.0
 _TURN_BYTES = 2 << 20
 _TURN_S = 120.0
-_ENTRY_BYTES = 48
 _BLANK = BLANK_MAGIC.to_bytes(4, signed=True)
 
 
@@ -244,8 +244,8 @@ def _of_group(ledger: Path) -> Iterator[tuple[int, bytes]]:
         data = path.read_bytes()
         for at, size in entries_of(path):
             is_message = int.from_bytes(data[at + 32 : at + 36]) == 0
-            if is_message and size > _ENTRY_BYTES:
-                yield int(path.name) + at, data[at + _ENTRY_BYTES : at + size]
+            if is_message and size > ENTRY_HEADER_BYTES:
+                yield int(path.name) + at, data[at + ENTRY_HEADER_BYTES : at + size]
 
 
 def _status(member: TallyBroker) -> Status:

@@ -31,7 +31,7 @@ from tallystick.operator.core.members import (
     cluster_refusal,
     group_count,
 )
-from tallystick.operator.core.names import FORMED, Names, fenced_of, hibernates, is_set, is_store, numbers_of
+from tallystick.operator.core.names import FORMED, Names, fenced_of, hibernates, is_fenced, is_set, is_store, numbers_of
 from tallystick.operator.core.times import seconds, timestamp
 
 MAX_ATTEMPTS = 6
@@ -171,7 +171,7 @@ def _of_group(seen: Seen, group: int) -> list[str]:
 
 
 def _is_fenced(seen: Seen, node: str) -> bool:
-    return seen.cluster is not None and bool({"*", node} & fenced_of(seen.cluster["metadata"]))
+    return seen.cluster is not None and is_fenced(fenced_of(seen.cluster["metadata"]), node)
 
 
 def _gone(claim: Json | None) -> bool:

@@ -83,7 +83,7 @@ def _token_secret(cluster: Cluster, name: str, token: str) -> Json:
     return manifest(SECRETS, cluster.namespace, name, names_of(cluster).labels(), content, owner=owner_of(cluster))
 
 
-def disruption_budget(cluster: Cluster, group: int, evictable: int = 1) -> Json:
+def disruption_budget(cluster: Cluster, group: int, evictable: int) -> Json:
     """Returns the budget of a group: `evictable` members at a time. A pod that is not ready can always be evicted."""
     names = names_of(cluster)
     selector = names.broker_selector() | {key: names.group_labels(group)[key] for key in ("tallystick.dev/group",)}

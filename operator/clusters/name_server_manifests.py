@@ -51,8 +51,8 @@ def name_server_services(cluster: Cluster) -> list[Json]:
     return services
 
 
-def name_server_set(cluster: Cluster, image: str, replicas: int | None = None) -> Json:
-    """Returns the StatefulSet. `image`: see `name_servers.image_of`. `replicas`: by default, as in the spec."""
+def name_server_set(cluster: Cluster, image: str, replicas: int) -> Json:
+    """Returns the StatefulSet. `image`: see `name_servers.image_of`. `replicas`: none while the cluster hibernates."""
     names, spec = names_of(cluster), cluster.spec
     placement = spec.name_server_placement
     container: Json = {
@@ -93,7 +93,7 @@ def name_server_set(cluster: Cluster, image: str, replicas: int | None = None) -
     labels = names.labels("nameserver")
     content = {
         "spec": {
-            "replicas": spec.name_servers if replicas is None else replicas,
+            "replicas": replicas,
             "serviceName": names.name_server_headless,
             "podManagementPolicy": "Parallel",
             "minReadySeconds": SETTLED_SECONDS,

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from tallystick.operator.clusters.reading import Objects, objects_of, running_members
-from tallystick.operator.clusters.recovery import FIRST, RECOVERED_CONDITION
+from tallystick.operator.clusters.recovery import FIRST, told_before
 from tallystick.operator.clusters.recovery_source import SOURCE_MISSING, Problem, Source, find_source
 from tallystick.operator.clusters.spec import Cluster
 from tallystick.operator.core import kube
@@ -62,10 +62,7 @@ async def look(context: Context, cluster: Cluster, body: Json) -> Sight:
 async def _source(context: Context, cluster: Cluster, objects: Objects) -> Source | Problem | None:
     """Returns where the groups of a new cluster are restored from; None: it is not, or no longer, recovered."""
     recovery = cluster.spec.recovery
-    conditions = (objects.cluster.get("status") or {}).get("conditions") or ()
-    if recovery is None or any(
-        (each.get("type"), each.get("status")) == (RECOVERED_CONDITION, "True") for each in conditions
-    ):
+    if recovery is None or told_before(objects.cluster) == "True":
         return None
     backup = None
     if recovery.backup:

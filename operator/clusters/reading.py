@@ -20,7 +20,7 @@ from tallystick.operator.clusters.observed import (
     Underway,
     understood,
 )
-from tallystick.operator.clusters.recovery import RECOVERED_CONDITION, hindrance
+from tallystick.operator.clusters.recovery import hindrance, told_before
 from tallystick.operator.clusters.recovery_source import Problem, Source, restore_of
 from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.clusters.status import DISRUPTIVE, HELD
@@ -141,14 +141,12 @@ def read(
         )
         for group in sorted(numbers)
     )
-    status = objects.cluster.get("status") or {}
-    conditions = {each.get("type"): each.get("status") for each in status.get("conditions") or ()}
-    told = str(conditions.get(RECOVERED_CONDITION) or "")
+    told = told_before(objects.cluster)
     return Observed(
         now=now,
         groups=groups,
         name_servers=_name_servers(cluster, names, objects),
-        underway=underway_of(status),
+        underway=underway_of(objects.cluster.get("status") or {}),
         refusals=refusals,
         resize_refusals=resize_refusals,
         taken=taken,

@@ -18,12 +18,19 @@ from tallystick.operator.clusters.observed import Group, Hindrance, Member, Obse
 from tallystick.operator.clusters.recovery_source import Problem, Restore, Source, restore
 from tallystick.operator.clusters.spec import Cluster
 from tallystick.operator.core.conditions import Condition
+from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import Names
 
 RECOVERED_CONDITION = "Recovered"
 FIRST = 0
 """The member of each group that is restored."""
 TAIL_LINES, TAIL_CHARACTERS = 3, 600
+
+
+def told_before(cluster: Json) -> str:
+    """Returns the status of the condition `Recovered` of a BrokerCluster; empty: it has none. `True` is final."""
+    conditions = (cluster.get("status") or {}).get("conditions") or ()
+    return next((str(each.get("status") or "") for each in conditions if each.get("type") == RECOVERED_CONDITION), "")
 
 
 def is_active(cluster: Cluster, observed: Observed) -> bool:

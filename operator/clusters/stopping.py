@@ -13,9 +13,7 @@ from tallystick.operator.clusters.observed import Group, Member, Observed
 from tallystick.operator.clusters.quorum import majority
 from tallystick.operator.clusters.spec import Cluster
 from tallystick.operator.core.conditions import Condition
-from tallystick.operator.core.names import FENCED, HIBERNATION, Names
-
-EVERYONE = "*"
+from tallystick.operator.core.names import EVERYONE, FENCED, HIBERNATION, Names, is_fenced
 
 
 class Stop(Enum):
@@ -30,7 +28,7 @@ def stop_of(cluster: Cluster, group: int, member: int) -> Stop | None:
     if cluster.hibernating:
         return Stop.HIBERNATING
     name = Names(cluster.namespace, cluster.name).node(group, member)
-    return Stop.FENCED if {EVERYONE, name} & cluster.fenced else None
+    return Stop.FENCED if is_fenced(cluster.fenced, name) else None
 
 
 def replicas_of(cluster: Cluster, member: Member) -> int:

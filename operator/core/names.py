@@ -172,9 +172,18 @@ def hibernation_of(metadata: Mapping[str, Any]) -> str:
     return str((metadata.get("annotations") or {}).get(HIBERNATION) or "").strip().lower()
 
 
+EVERYONE = "*"
+"""In a fence: all members."""
+
+
 def fenced_of(metadata: Mapping[str, Any]) -> frozenset[str]:
-    """Returns the names of the members that a user fenced; `*`: all of them."""
+    """Returns the names of the members that a user fenced; `EVERYONE`: all of them."""
     return frozenset(re.split(r"[\s,]+", str((metadata.get("annotations") or {}).get(FENCED) or ""))) - {""}
+
+
+def is_fenced(fenced: frozenset[str], node: str) -> bool:
+    """Whether the fence contains a BrokerNode."""
+    return bool({EVERYONE, node} & fenced)
 
 
 def is_set(metadata: Mapping[str, Any], annotation: str) -> bool:

@@ -56,9 +56,9 @@ class HalfPositions:
         return self._known.get(reference)
 
     def find(self, reference: int, places: Sequence[Place], end: int) -> int:
-        """The position here of the half message at `reference`; `reference` itself if there is none: the master has
-        deleted it, or something else lies there. `places`: all; `end`: where the written log ends. Blocks. OSError,
-        CopyError: the log cannot be read."""
+        """Returns the position here of the half message at `reference` of the master's log. Returns `reference` if this
+        log does not have the message: the master deleted it, or another record is there. `places`: all; `end`: where
+        the written log ends. Blocks. OSError, CopyError: the log cannot be read."""
         number = bisect_right(places, reference, key=lambda place: place.master) - 1
         if number < 0:
             return reference
