@@ -27,15 +27,6 @@ def events(world: Cluster) -> list[tuple[str, str]]:
     return [(each["involvedObject"]["kind"], each["reason"]) for each in bodies]
 
 
-def run_until(world: Cluster, done: Any, passes: int = 200) -> None:
-    for _ in range(passes):
-        if done():
-            return
-        world.one_pass()
-        world.tick(1.0)
-    raise AssertionError(f"not done: {world.status}")
-
-
 def test_a_cluster_comes_to_be_and_then_nothing_is_written(world: Cluster) -> None:
     world.create()
     world.settle()
@@ -206,9 +197,9 @@ def test_a_pod_that_its_machine_never_lets_go_of_is_taken_away(world: Cluster) -
         pytest.skip("this seed put two members on one machine")
     world.machines[machine] = False
     world.delete(kube.PODS, "orders-0-1-0")
-    run_until(world, lambda: steps_of(world).get("ForceDeletePod") == 1)
+    world.run_until(lambda: steps_of(world).get("ForceDeletePod") == 1)
     assert world.time > 1_000_000 + 60 + 120
-    run_until(world, lambda: world.status["readyNodes"] == "3/3")
+    world.run_until(lambda: world.status["readyNodes"] == "3/3")
 
 
 def test_volumes_that_cannot_grow_are_reported(world: Cluster) -> None:

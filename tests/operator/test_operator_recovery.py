@@ -55,15 +55,6 @@ def run(world: Cluster, passes: int = 20) -> None:
         world.tick(2.0)
 
 
-def run_until(world: Cluster, done: Any, passes: int = 300) -> None:
-    for _ in range(passes):
-        if done():
-            return
-        world.one_pass()
-        world.tick(1.0)
-    raise AssertionError(f"not done: {world.status}")
-
-
 def told(world: Cluster) -> tuple[str, str, str]:
     found = world.condition("Recovered")
     return (found["status"], found["reason"], found["message"]) if found else ("", "", "")
@@ -119,7 +110,7 @@ def start_over(world: Cluster) -> None:
 
 def test_groups_are_restored_and_the_others_join(world: Cluster) -> None:
     create(world, groups=2)
-    run_until(world, lambda: told(world)[1] == "Restoring")
+    world.run_until(lambda: told(world)[1] == "Restoring")
     assert world.status["phase"] == "Creating" and world.condition("Ready")["status"] == "False"
     assert set(marks(world)) == {"data-orders-0-0", "data-orders-1-0"}, "n0 alone comes first"
     is_going(world)
@@ -156,7 +147,7 @@ def test_the_pod_runs_the_command_as_it_is_and_has_no_secret_in_clear_text(world
 
 def test_a_formed_group_restores_nothing_and_no_pod_is_restarted(world: Cluster) -> None:
     create(world)
-    run_until(world, lambda: pod_is_there(world))
+    world.run_until(lambda: pod_is_there(world))
     before = world.pod(0, 0)
     is_going(world)
     assert "initContainers" not in pod_spec(world)
@@ -279,7 +270,7 @@ def test_the_api_server_is_not_asked_for_secrets_that_are_mounted(world: Cluster
         return await original(namespace, name)
 
     api.secret_exists = counted  # type: ignore[method-assign]
-    run_until(world, lambda: "restoring" in told(world)[2])
+    world.run_until(lambda: "restoring" in told(world)[2])
     assert {"s3", "key"} == set(asked)
     asked.clear()
     world.one_pass()
@@ -292,7 +283,7 @@ def test_an_init_container_of_others_hides_no_failure_of_the_broker(world: Clust
     """A webhook adds one that runs as long as the pod."""
     world.broken_images.add("node:1")
     create(world)
-    run_until(world, lambda: bool(pod_status(world).get("startTime")))
+    world.run_until(lambda: bool(pod_status(world).get("startTime")))
     ended = {"name": "restore", "state": {"terminated": {"exitCode": 0}}}
     pod_status(world)["initContainerStatuses"] = [{"name": "proxy", "state": {"running": {}}}, ended]
     world.one_pass()
@@ -303,7 +294,7 @@ def test_an_init_container_of_others_hides_no_failure_of_the_broker(world: Clust
 def test_a_restore_that_fails_is_told_with_its_last_words(world: Cluster, fault: str) -> None:
     world.backups[ROOT.format(0)] = fault
     create(world)
-    run_until(world, lambda: told(world)[1] == "RestoreFailed")
+    world.run_until(lambda: told(world)[1] == "RestoreFailed")
     assert fault in told(world)[2] and "orders-0-0" in told(world)[2]
     assert world.status["phase"] == "Creating" and ("Warning", "RestoreFailed") in events(world)
     assert fault in world.node("orders-0-0")["status"]["lastError"]
@@ -314,7 +305,7 @@ def test_a_restore_that_fails_is_told_with_its_last_words(world: Cluster, fault:
 def test_a_broker_that_does_not_start_on_what_was_restored_is_told(world: Cluster) -> None:
     world.broken_images.add("node:1")
     create(world)
-    run_until(world, lambda: bool(pod_status(world).get("startTime")))
+    world.run_until(lambda: bool(pod_status(world).get("startTime")))
     pod_status(world)["initContainerStatuses"] = [{"name": "restore", "state": {"terminated": {"exitCode": 0}}}]
     world.one_pass()
     assert told(world)[:2] == ("False", "StartFailed") and "CrashLoopBackOff" in told(world)[2]
@@ -328,7 +319,7 @@ def pod_status(world: Cluster) -> dict[str, Any]:
 def test_a_group_without_a_backup_is_told_and_the_other_one_waits_for_it(world: Cluster) -> None:
     del world.backups[ROOT.format(1)]
     create(world, groups=2)
-    run_until(world, lambda: told(world)[1] == "RestoreFailed")
+    world.run_until(lambda: told(world)[1] == "RestoreFailed")
     assert "there is no backup" in told(world)[2] and world.restores == 0
     assert world.condition("Ready")["status"] == "False"
     world.backups[ROOT.format(1)] = 30
@@ -393,7 +384,7 @@ def test_a_recovered_cluster_that_is_created_again_is_not_restored_again(world: 
 def test_an_unfinished_recovery_of_an_earlier_cluster_blocks_as_well(world: Cluster) -> None:
     world.backups[ROOT.format(0)] = "no answer"
     create(world)
-    run_until(world, lambda: told(world)[1] == "RestoreFailed")
+    world.run_until(lambda: told(world)[1] == "RestoreFailed")
     start_over(world)
     world.backups[ROOT.format(0)] = 40
     create(world)
@@ -416,7 +407,7 @@ def test_a_backup_that_is_deleted_meanwhile_is_no_longer_needed(world: Cluster) 
     put_backup(world)
     world.backups["s3://safe/orders/orders-0/7"] = "no answer"
     create(world, recovery={"backupName": "nightly"})
-    run_until(world, lambda: told(world)[1] == "RestoreFailed")
+    world.run_until(lambda: told(world)[1] == "RestoreFailed")
     world.delete(kube.BACKUPS, "nightly")
     run(world, 3)
     assert told(world)[1] == "RestoreFailed"
@@ -439,7 +430,7 @@ def test_a_backup_that_is_deleted_before_anything_started_is_missed(world: Clust
 def test_bootstrap_that_is_removed_during_a_restore_does_not_end_it(world: Cluster) -> None:
     world.backups[ROOT.format(0)] = "no answer"
     create(world)
-    run_until(world, lambda: told(world)[1] == "RestoreFailed")
+    world.run_until(lambda: told(world)[1] == "RestoreFailed")
     world.change({"bootstrap": None})
     run(world, 5)
     world.backups[ROOT.format(0)] = 40
@@ -473,7 +464,7 @@ def test_a_volume_that_is_lost_before_the_group_formed_is_restored_again(
 ) -> None:
     world.backups[ROOT.format(0)] = "no answer"
     create(world, replicas=replicas)
-    run_until(world, lambda: told(world)[1] == "RestoreFailed")
+    world.run_until(lambda: told(world)[1] == "RestoreFailed")
     claim = world.api.get("persistentvolumeclaims", "data-orders-0-0")
     assert claim is not None
     world.judge.may_lose.add("data-orders-0-0")
@@ -490,7 +481,7 @@ def test_a_volume_that_is_lost_before_the_group_formed_is_restored_again(
 
 def test_a_pod_that_is_deleted_during_a_restore_begins_again(world: Cluster) -> None:
     create(world)
-    run_until(world, lambda: any(disk.restore for disk in world.disks.values()))
+    world.run_until(lambda: any(disk.restore for disk in world.disks.values()))
     world.delete(kube.PODS, "orders-0-0-0")
     is_going(world)
 
@@ -498,9 +489,9 @@ def test_a_pod_that_is_deleted_during_a_restore_begins_again(world: Cluster) -> 
 def test_a_cluster_that_hibernates_waits_with_its_restore(world: Cluster) -> None:
     world.backups[ROOT.format(0)] = "no answer"
     create(world)
-    run_until(world, lambda: told(world)[1] == "RestoreFailed")
+    world.run_until(lambda: told(world)[1] == "RestoreFailed")
     world.change(annotations={"tallystick.dev/hibernation": "on"})
-    run_until(world, lambda: world.status["phase"] == "Hibernated")
+    world.run_until(lambda: world.status["phase"] == "Hibernated")
     assert told(world)[:2] == ("False", "Restoring") and "stopped by a user" in told(world)[2]
     world.backups[ROOT.format(0)] = 40
     world.change(annotations={"tallystick.dev/hibernation": "off"})

@@ -23,15 +23,6 @@ def world() -> Cluster:
     return made
 
 
-def run_until(world: Cluster, done: Any, passes: int = 200) -> None:
-    for _ in range(passes):
-        if done():
-            return
-        world.one_pass()
-        world.tick(1.0)
-    raise AssertionError(f"not done: {world.status}")
-
-
 def run(world: Cluster, passes: int = 30) -> None:
     for _ in range(passes):
         world.one_pass()
@@ -68,7 +59,7 @@ def test_a_follower_is_fenced_and_comes_back_with_its_volume(world: Cluster) -> 
     number = next(each for each in range(3) if each != leader)
     before = uids(world)
     world.change(annotations={FENCED: MEMBERS[number]})
-    run_until(world, lambda: fenced(world) == ("True", "MembersFenced"))
+    world.run_until(lambda: fenced(world) == ("True", "MembersFenced"))
     assert f"{MEMBERS[number]}-0" not in pods(world)
     assert len(brokers(world)) == 2
     assert uids(world) == before
@@ -87,7 +78,7 @@ def test_a_leader_hands_over_before_it_is_fenced(world: Cluster) -> None:
     assert leader is not None
     term = world.groups[0].term
     world.change(annotations={FENCED: MEMBERS[leader]})
-    run_until(world, lambda: fenced(world) == ("True", "MembersFenced"))
+    world.run_until(lambda: fenced(world) == ("True", "MembersFenced"))
     assert world.groups[0].leader not in (None, leader)
     assert world.groups[0].term == term + 1, "no election: leadership was transferred"
 
@@ -100,7 +91,7 @@ def test_a_leader_that_does_not_hand_over_is_fenced_nevertheless(
     world.operator()
     monkeypatch.setattr("simulated_cluster.Nodes._transfer", refuse)
     world.change(annotations={FENCED: MEMBERS[leader]})
-    run_until(world, lambda: fenced(world) == ("True", "MembersFenced"))
+    world.run_until(lambda: fenced(world) == ("True", "MembersFenced"))
     assert f"{MEMBERS[leader]}-0" not in pods(world)
 
 
@@ -110,7 +101,7 @@ def refuse(*_: Any) -> Any:
 
 def test_a_fence_that_costs_the_quorum_is_carried_out_and_told(world: Cluster) -> None:
     world.change(annotations={FENCED: f"{MEMBERS[0]}, {MEMBERS[2]}"})
-    run_until(world, lambda: len(brokers(world)) == 1)
+    world.run_until(lambda: len(brokers(world)) == 1)
     run(world, 3)
     assert fenced(world) == ("True", "QuorumLost")
     message = world.condition("Fenced")["message"]
@@ -122,7 +113,7 @@ def test_a_fence_that_costs_the_quorum_is_carried_out_and_told(world: Cluster) -
 def test_everyone_is_fenced_and_the_name_servers_stay(world: Cluster) -> None:
     before, length = uids(world), lengths(world)
     world.change(annotations={FENCED: "*"})
-    run_until(world, lambda: not brokers(world))
+    world.run_until(lambda: not brokers(world))
     run(world, 3)
     assert len(pods(world)) == 2
     assert fenced(world) == ("True", "QuorumLost")
@@ -134,7 +125,7 @@ def test_everyone_is_fenced_and_the_name_servers_stay(world: Cluster) -> None:
 
 def test_a_rolling_update_waits_and_does_not_end_the_fence(world: Cluster) -> None:
     world.change(annotations={FENCED: MEMBERS[1]})
-    run_until(world, lambda: fenced(world) == ("True", "MembersFenced"))
+    world.run_until(lambda: fenced(world) == ("True", "MembersFenced"))
     present = {each["metadata"]["uid"] for each in world.api.all("pods")}
     world.change({"image": "node:2"})
     run(world)
@@ -156,7 +147,7 @@ def test_a_drain_does_not_take_the_majority_that_a_fence_left(world: Cluster) ->
 
     assert evictable() == 1
     world.change(annotations={FENCED: MEMBERS[1]})
-    run_until(world, lambda: fenced(world) == ("True", "MembersFenced"))
+    world.run_until(lambda: fenced(world) == ("True", "MembersFenced"))
     assert evictable() == 0
     world.change(annotations={FENCED: None})
     world.settle()
@@ -182,7 +173,7 @@ def test_a_pause_holds_a_fence_back(world: Cluster) -> None:
 
 def test_a_wish_to_replace_a_fenced_member_waits(world: Cluster) -> None:
     world.change(annotations={FENCED: MEMBERS[1]})
-    run_until(world, lambda: fenced(world) == ("True", "MembersFenced"))
+    world.run_until(lambda: fenced(world) == ("True", "MembersFenced"))
     before = uids(world)
     world.annotate_node(MEMBERS[1], {"tallystick.dev/replace": "true"})
     run(world, 10)
@@ -192,13 +183,13 @@ def test_a_wish_to_replace_a_fenced_member_waits(world: Cluster) -> None:
 
 def test_a_replica_that_a_user_gives_back_is_stopped_again(world: Cluster) -> None:
     world.change(annotations={FENCED: MEMBERS[1]})
-    run_until(world, lambda: fenced(world) == ("True", "MembersFenced"))
+    world.run_until(lambda: fenced(world) == ("True", "MembersFenced"))
     live = world.api.get("statefulsets", MEMBERS[1])
     assert live is not None
     live["spec"]["replicas"] = 1
     world.tick(1.0)
     assert len(brokers(world)) == 3
-    run_until(world, lambda: len(brokers(world)) == 2)
+    world.run_until(lambda: len(brokers(world)) == 2)
     run(world, 3)
     assert fenced(world) == ("True", "MembersFenced")
 
@@ -212,7 +203,7 @@ def test_a_cluster_hibernates_and_comes_back_with_its_data(world: Cluster) -> No
         order.append(set(pods(world)))
         return bool(world.condition("Hibernated").get("status") == "True")
 
-    run_until(world, asleep)
+    world.run_until(asleep)
     assert pods(world) == []
     for present in order:
         if any("nameserver" not in name for name in present):
@@ -234,7 +225,7 @@ def test_a_cluster_hibernates_and_comes_back_with_its_data(world: Cluster) -> No
 
 def test_a_change_of_the_spec_takes_effect_after_the_hibernation(world: Cluster) -> None:
     world.change(annotations={HIBERNATION: "on"})
-    run_until(world, lambda: world.status["phase"] == "Hibernated")
+    world.run_until(lambda: world.status["phase"] == "Hibernated")
     world.change({"image": "node:2", "replicas": 5})
     run(world, 5)
     assert pods(world) == []
@@ -269,6 +260,6 @@ def test_an_operator_that_ends_between_writes_finishes_the_hibernation(world: Cl
         world.one_pass(writes)
         world.tick(1.0)
     world.reconciler = None
-    run_until(world, lambda: world.status["phase"] == "Hibernated")
+    world.run_until(lambda: world.status["phase"] == "Hibernated")
     world.change(annotations={HIBERNATION: None})
     world.settle()

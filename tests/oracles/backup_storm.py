@@ -29,6 +29,22 @@ NAMES = ("one", "two")
 DESTINATION = "backups"
 
 
+def backups_reconciler(world: Any, settings: Settings, metrics: BackupMetrics) -> BackupsReconciler:
+    """The reconciler of Backups in a new process of the operator. `world`: has an `api`, a `time` and `metrics`."""
+    api = InlineKube(world.api)
+    context = Context(
+        kube=api,
+        nodes=None,
+        settings=settings,
+        events=Events(api, "operator-0", lambda: world.time),
+        metrics=world.metrics,
+        token=AdminTokens(b"k" * 32),
+        look_at=lambda key: None,
+        now=lambda: world.time,
+    )
+    return BackupsReconciler(context, metrics)
+
+
 class Backups(Operated[BackupsReconciler]):
     """The Backups of a simulated cluster, and the pods of their Jobs."""
 
@@ -42,18 +58,8 @@ class Backups(Operated[BackupsReconciler]):
 
     def operator(self) -> BackupsReconciler:
         if self.reconciler is None:
-            api = InlineKube(self.cluster.api)
-            context = Context(
-                kube=api,
-                nodes=None,
-                settings=Settings(node_image="node:1", pod_name="operator-0", pod_namespace="system"),
-                events=Events(api, "operator-0", lambda: self.cluster.time),
-                metrics=self.cluster.metrics,
-                token=AdminTokens(b"k" * 32),
-                look_at=lambda key: None,
-                now=lambda: self.cluster.time,
-            )
-            self.reconciler = BackupsReconciler(context, self.metrics)
+            settings = Settings(node_image="node:1", pod_name="operator-0", pod_namespace="system")
+            self.reconciler = backups_reconciler(self.cluster, settings, self.metrics)
         return self.reconciler
 
     # -- people --------------------------------------------------------------------------------------------------------

@@ -184,6 +184,15 @@ class Cluster(Operated[ClusterReconciler]):
     def one_pass(self, writes: int | None = None, calls: int | None = None) -> float | None:
         return self.pass_over(KEY, writes, calls)
 
+    def run_until(self, done: Callable[[], Any], passes: int = 200) -> None:
+        """One pass each second until something is done. AssertionError: it is not done after so many."""
+        for _ in range(passes):
+            if done():
+                return
+            self.one_pass()
+            self.tick(1.0)
+        raise AssertionError(f"not done: {self.status}")
+
     # -- people --------------------------------------------------------------------------------------------------------
 
     def create(self, **spec: Any) -> None:

@@ -359,19 +359,29 @@ def test_a_full_or_failing_disk_is_named_and_the_next_run_continues(
         assert tree(target / "dledger-n0") == whole[0]
 
 
+OFTEN: dict[str, Any] = {"turn_bytes": 1 << 16, "save_bytes": 1 << 17, "index_segment_bytes": 1 << 20}
+"""The state is saved often."""
+
+
+def interrupted(folder: Path, sent: list[Sent], *, after: int) -> State:
+    """The saved state of a conversion of `old` to `new` that met an I/O error after so many writes."""
+    plain_store(folder / "old", sent, 1 << 16)
+    door = Door()
+    door.fail("write", "converting", errno.EIO, after, None)
+    with pytest.raises(OSError, match="Input/output"):
+        convert(folder / "old", folder / "new", "dledger", door, **OFTEN)
+    state = State.load(folder / "new")
+    assert state is not None
+    return state
+
+
 def test_half_messages_of_before_an_interruption_are_found(tmp_path: Path) -> None:
     """What is kept in memory of half messages is gone: they are found by the places that were saved."""
     filler = [Sent(Record("T", 0, b"x" * 900, queue_offset=number)) for number in range(3000)]
     sent = [Sent(Record(HALF, 0, b"half")), *filler, Sent(Record("T", 1, b"end", sys_flag=COMMITTED), 0)]
-    plain_store(tmp_path / "old", sent, 1 << 16)
-    door = Door()
-    door.fail("write", "converting", errno.EIO, 70, None)
-    options: dict[str, Any] = {"turn_bytes": 1 << 16, "save_bytes": 1 << 17, "index_segment_bytes": 1 << 20}
-    with pytest.raises(OSError, match="Input/output"):
-        convert(tmp_path / "old", tmp_path / "new", "dledger", door, **options)
-    state = State.load(tmp_path / "new")
-    assert state is not None and state.records > 100 and state.pairs > 1
-    summary = convert(tmp_path / "old", tmp_path / "new", "dledger", **options)
+    state = interrupted(tmp_path, sent, after=70)
+    assert state.records > 100 and state.pairs > 1
+    summary = convert(tmp_path / "old", tmp_path / "new", "dledger", **OFTEN)
     assert (summary.state.references, summary.state.dangling) == (1, 0)
     assert content_of(tmp_path / "new") == without_places(sent)
 
@@ -379,18 +389,12 @@ def test_half_messages_of_before_an_interruption_are_found(tmp_path: Path) -> No
 def test_files_behind_the_saved_state_are_removed(tmp_path: Path) -> None:
     """The log of the next run may end before them, when a part of the old log was damaged in between."""
     sent = [Sent(Record("T", 0, b"x" * 900, queue_offset=number)) for number in range(1000)]
-    plain_store(tmp_path / "old", sent, 1 << 16)
-    door = Door()
-    door.fail("write", "converting", errno.EIO, 30, None)
-    options: dict[str, Any] = {"turn_bytes": 1 << 16, "save_bytes": 1 << 17, "index_segment_bytes": 1 << 20}
-    with pytest.raises(OSError, match="Input/output"):
-        convert(tmp_path / "old", tmp_path / "new", "dledger", door, **options)
-    state = State.load(tmp_path / "new")
-    assert state is not None and state.records > 100
+    state = interrupted(tmp_path, sent, after=30)
+    assert state.records > 100
     (folder,) = {path.parent for path in (tmp_path / "new").glob("**/data/*")}
     behind = folder / segment_name((state.target_pos // state.segment_bytes + 100) * state.segment_bytes)
     behind.write_bytes(b"x" * state.segment_bytes)
-    convert(tmp_path / "old", tmp_path / "new", "dledger", **options)
+    convert(tmp_path / "old", tmp_path / "new", "dledger", **OFTEN)
     assert not list((tmp_path / "new").glob(f"**/data/{behind.name}"))
     assert content_of(tmp_path / "new") == without_places(sent)
 

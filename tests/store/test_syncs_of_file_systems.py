@@ -37,6 +37,23 @@ def has_all(store: MessageStore) -> bool:
     return read == [[b"%d" % number] for number in range(TOPICS)]
 
 
+def put_elsewhere(root: Path, other: Path) -> None:
+    """The queue of T3 will be on another file system."""
+    (root / "consumequeue").mkdir()
+    (other / "T3").mkdir()
+    (root / "consumequeue" / "T3").symlink_to(other / "T3")
+
+
+async def check_is_tried_again(root: Path, door: Door) -> None:
+    """The sync of what was inherited fails, promises nothing, and succeeds later."""
+    async with opened(small(root), door) as store:
+        assert store.upkeep._synced_pos == -1
+        with pytest.raises(OSError):
+            await store.upkeep.sync_inherited()
+        door.heal()
+        await store.upkeep.sync_inherited()
+
+
 async def test_an_orderly_stop_syncs_its_file_system_once(tmp_path: Path) -> None:
     door = few()
     store = await filled(tmp_path, door)
@@ -88,12 +105,7 @@ async def test_a_failed_sync_of_what_was_inherited_is_tried_again_and_promises_n
     await kill(store)
     door = door.next_process()
     door.fail("sync_fs", "", errno.EIO)
-    async with opened(small(tmp_path), door) as store:
-        assert store.upkeep._synced_pos == -1
-        with pytest.raises(OSError):
-            await store.upkeep.sync_inherited()
-        door.heal()
-        await store.upkeep.sync_inherited()
+    await check_is_tried_again(tmp_path, door)
 
 
 @pytest.mark.parametrize("place", ["root", "elsewhere"])
@@ -101,9 +113,7 @@ async def test_queues_that_were_inherited_elsewhere_are_synced_one_by_one(
     tmp_path: Path, other_disk: Path, place: str
 ) -> None:
     if place == "elsewhere":
-        (tmp_path / "consumequeue").mkdir()
-        (other_disk / "T3").mkdir()
-        (tmp_path / "consumequeue" / "T3").symlink_to(other_disk / "T3")
+        put_elsewhere(tmp_path, other_disk)
     door = few()
     store = await filled(tmp_path, door)
     await store.queues.save_progress()
@@ -120,21 +130,14 @@ async def test_queues_that_were_inherited_elsewhere_are_synced_one_by_one(
 
 async def test_a_failed_sync_of_queues_that_lie_elsewhere_is_noticed(tmp_path: Path, other_disk: Path) -> None:
     """Even if the files of queues are more than are synced one by one: a sync of the root does not reach these."""
-    (tmp_path / "consumequeue").mkdir()
-    (other_disk / "T3").mkdir()
-    (tmp_path / "consumequeue" / "T3").symlink_to(other_disk / "T3")
+    put_elsewhere(tmp_path, other_disk)
     door = Door(record=True, most_single_syncs=TOPICS - 1)
     store = await filled(tmp_path, door)
     await store.queues.save_progress()
     await kill(store)
     door = door.next_process()
     door.fail("sync", "T3", errno.EIO)
-    async with opened(small(tmp_path), door) as store:
-        assert store.upkeep._synced_pos == -1
-        with pytest.raises(OSError):
-            await store.upkeep.sync_inherited()
-        door.heal()
-        await store.upkeep.sync_inherited()
+    await check_is_tried_again(tmp_path, door)
 
 
 # -- one tree ----------------------------------------------------------------------------------------------------------

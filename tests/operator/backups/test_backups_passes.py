@@ -7,17 +7,15 @@ import json
 from typing import Any
 
 import pytest
+from backup_storm import backups_reconciler
 from jobs_lab import NAMESPACE, JobLab
 from simulated_api import Json
-from simulated_cluster import InlineKube, Operated
+from simulated_cluster import Operated
 
 from tallystick.node.commands.backup import add_parsers
 from tallystick.operator.backups.metrics import BackupMetrics
 from tallystick.operator.backups.reconcile import BackupsReconciler
 from tallystick.operator.backups.spec import FINALIZER
-from tallystick.operator.core.admin_token import AdminTokens
-from tallystick.operator.core.context import Context
-from tallystick.operator.core.events import Events
 from tallystick.operator.core.work_queue import Key, Kind
 
 PLACE = {"persistentVolumeClaim": {"name": "backups", "subPath": "daily"}}
@@ -34,18 +32,7 @@ class Lab(Operated[BackupsReconciler]):
 
     def operator(self) -> BackupsReconciler:
         if self.reconciler is None:
-            api = InlineKube(self.api)
-            context = Context(
-                kube=api,
-                nodes=None,
-                settings=self.world.settings,
-                events=Events(api, "operator-0", lambda: self.world.time),
-                metrics=self.world.metrics,
-                token=AdminTokens(b"k" * 32),
-                look_at=lambda key: None,
-                now=lambda: self.world.time,
-            )
-            self.reconciler = BackupsReconciler(context, self.metrics)
+            self.reconciler = backups_reconciler(self.world, self.world.settings, self.metrics)
         return self.reconciler
 
     def backup(self, name: str = "now", **spec: Any) -> None:
