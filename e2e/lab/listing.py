@@ -12,6 +12,8 @@ from lab.history import History
 from lab.ledger import Ledger, Problems
 from lab.places import PEER, TALLY
 
+_QUERY_LIMIT = 64  # messages that RocketMQ's search by key returns at most
+
 
 def copy_store(source: Path, target: Path) -> None:
     """With times and holes."""
@@ -85,10 +87,10 @@ def check_same(theirs: Path, store: Path, settings: list[str], out: Path, proble
     listings = [json.loads(path.read_text())["opened"] for path in (theirs, out)]
     if not clean:
         found = [_found_by_key(listing) for listing in listings]
-        for topic, key in sorted(query for query in found[0] if found[0][query] != found[1].get(query)):
-            problems.add(
-                f"key {key} of {topic}: RocketMQ finds {found[0][topic, key]}, tally finds {found[1].get((topic, key))}"
-            )
+        for topic, key in sorted(found[0]):
+            theirs_found, ours_found = found[0][topic, key], found[1].get((topic, key), [])
+            if not same_positions(theirs_found, ours_found):
+                problems.add(f"key {key} of {topic}: RocketMQ finds {theirs_found}, tally finds {ours_found}")
     sections = listings[0].keys() - (set() if clean else {"times", "keys"})
     compare = [sys.executable, str(PEER / "compare.py"), str(theirs), str(out), *sorted(sections)]
     done = subprocess.run(compare, capture_output=True, text=True, check=False)
@@ -97,13 +99,26 @@ def check_same(theirs: Path, store: Path, settings: list[str], out: Path, proble
             problems.add(f"RocketMQ's listing differs from tally's: {line[:300]}")
 
 
+def same_positions(theirs: list[int], ours: list[int], limit: int = _QUERY_LIMIT) -> bool:
+    """Whether two answers to one query by key, newest first, name the same messages.
+
+    An answer may name a message twice, and it ends at the limit. So an answer that reached the limit may name fewer
+    messages than the other one: it is compared as far as it goes.
+    """
+    fewer, more = sorted((theirs, ours), key=lambda answer: len(set(answer)))
+    first, second = list(dict.fromkeys(fewer)), list(dict.fromkeys(more))
+    if len(fewer) < limit and len(first) < len(second):
+        return False
+    return first == second[: len(first)]
+
+
 def _found_by_key(opened: dict[str, Any]) -> dict[tuple[str, str], list[int]]:
-    """Positions by topic and key, newest first, each once; of the queries without limits."""
+    """Positions by topic and key, newest first; of the queries over all times."""
     everything = (0, 2**63 - 1)
     return {
-        (query["topic"], query["key"]): list(dict.fromkeys(query["phyOffsets"]))
+        (query["topic"], query["key"]): query["phyOffsets"]
         for query in opened["keys"]
-        if query["max"] == 64 and (query["begin"], query["end"]) == everything
+        if query["max"] == _QUERY_LIMIT and (query["begin"], query["end"]) == everything
     }
 
 
