@@ -32,6 +32,7 @@ from harness.groups import OurGroup, PeerGroup
 from harness.measure import Measurer, Plan
 from harness.rows import LINES, Layout, Metric, RowError, Run, select
 from harness.sides import OurSide, PeerSide, Side
+from harness.third_side import RustSide
 from harness.verdict import Result, Turn, Verdict, judge
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,6 +54,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     shared = Path(os.environ.get("TALLYSTICK_SHARED", ROOT.parent / "shared"))
     parser.add_argument("--peer", type=Path, default=shared / "peer", help="folder of the peer lab (peer.sh)")
     parser.add_argument("--no-peer", action="store_true", help="measure only our broker, without ratios")
+    parser.add_argument("--rust", type=Path, metavar="FOLDER", help="measure rocketmq-rust as well: see third_side.py")
     parser.add_argument("--no-fill", action="store_true", help="do not keep the memory full of page cache")
     parser.add_argument("--null", action="store_true", help="RocketMQ on both sides")
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "bench", help="folder for stores and logs")
@@ -98,6 +100,13 @@ def progress(run: Run, number: int, of: int, turn: Turn) -> None:
     )
 
 
+def takes_part(side: Side, run: Run) -> bool:
+    """Whether this side is measured under this load."""
+    if isinstance(side, RustSide):
+        return side.takes_part(run)
+    return side.name == "ours" or not run.ours_only
+
+
 def measure_all(runs: list[Run], sides: Mapping[Layout, list[Side]], measurer: Measurer, turns: int) -> Iterator[Turn]:
     """Runs all turns of all runs. The sides alternate in going first."""
     for run in runs:
@@ -105,7 +114,7 @@ def measure_all(runs: list[Run], sides: Mapping[Layout, list[Side]], measurer: M
             if layout != run.layout:
                 stop_all(idle)  # a side that is not measured must not use memory
         count = min(turns, run.max_turns or turns)
-        taking_part = [side for side in sides[run.layout] if side.name == "ours" or not run.ours_only]
+        taking_part = [side for side in sides[run.layout] if takes_part(side, run)]
         for number in range(count):
             for side in taking_part if number % 2 == 0 else reversed(taking_part):
                 turn = measurer.turn(run, side)
@@ -159,6 +168,8 @@ def bench(options: argparse.Namespace) -> int:
         if peer is not None:
             group.append(PeerGroup(work / "group", options.port_base, options.peer))
         sides: dict[Layout, list[Side]] = {"single": [ours] if peer is None else [ours, peer], "group": group}
+        if options.rust is not None:
+            sides["single"].append(RustSide(work, options.port_base, options.rust.resolve()))
         began = time.monotonic()
         try:
             turns.extend(measure_all(runs, sides, Measurer(plan, work, peer, donor=ours, filler=filler), turns_wanted))

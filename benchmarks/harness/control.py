@@ -78,6 +78,14 @@ class Control:
             return False
         return True
 
+    def accepts(self) -> bool:
+        """Returns whether a server accepts connections there now."""
+        try:
+            with self.connected():
+                return True
+        except ControlError:
+            return False
+
     def create_topic(self, topic: str, queues: int) -> None:
         """ControlError: the broker refused."""
         fields = {

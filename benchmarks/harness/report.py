@@ -7,6 +7,8 @@ from harness.rows import Metric
 from harness.verdict import Figure, Result, Turn
 
 HEADINGS = ("load", "figure", "ours", "RocketMQ 4.8.0", "ratio", "floor", "aim", "verdict", "foreign")
+THIRD_HEADINGS = ("rocketmq-rust 1.0.0", "ours to it")
+"""Behind the ratio to RocketMQ, if the third side was measured."""
 BEGIN = "<!-- begin: written by make bench -->"
 END = "<!-- end: written by make bench -->"
 
@@ -46,8 +48,13 @@ def ratio(metric: Metric, advantage: float | None) -> str:
     return f"{1 / advantage:.3g}"
 
 
-def cells(result: Result) -> tuple[str, ...]:
-    """The row of the table, in the order of HEADINGS."""
+def headings(*, third: bool) -> tuple[str, ...]:
+    """The headings of the table."""
+    return HEADINGS[:5] + (THIRD_HEADINGS if third else ()) + HEADINGS[5:]
+
+
+def cells(result: Result, *, third: bool = False) -> tuple[str, ...]:
+    """The row of the table, in the order of `headings`."""
     line = result.line
 
     def mark(advantage: float | None) -> str:
@@ -62,6 +69,7 @@ def cells(result: Result) -> tuple[str, ...]:
         _figure(line.metric, result.ours),
         _figure(line.metric, result.base),
         ratio(line.metric, result.advantage),
+        *((_figure(line.metric, result.third), ratio(line.metric, result.third_advantage)) if third else ()),
         mark(line.floor),
         mark(line.aim),
         f"{result.verdict} (noisy)" if result.noisy else str(result.verdict),
@@ -91,11 +99,17 @@ def _bare(metric: Metric, value: float) -> str:
     return _digits(value)
 
 
+def has_third(results: Sequence[Result]) -> bool:
+    """Whether the third side was measured in any row."""
+    return any(result.third is not None for result in results)
+
+
 def text_table(results: Sequence[Result]) -> str:
     """The table for a terminal."""
-    rows = [HEADINGS, *(cells(result) for result in results)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-    left = {0, 1, 7}
+    third = has_third(results)
+    rows = [headings(third=third), *(cells(result, third=third) for result in results)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    left = {0, 1, len(rows[0]) - 2}
 
     def line(row: Sequence[str]) -> str:
         padded = (
@@ -111,7 +125,8 @@ def remarks(results: Sequence[Result]) -> list[str]:
     """What a reader has to know beside the table: void rows first."""
     lines = []
     for result in results:
-        for figure, side in ((result.ours, "ours"), (result.base, "the other")):
+        sides = ((result.ours, "ours"), (result.base, "the other"), (result.third, "the third"))
+        for figure, side in sides:
             if figure is not None and figure.void:
                 lines.append(f"{result.line.run}: void, {side}: {figure.void}")
         lines += [f"{result.line.run}: {note}" for note in result.notes]
@@ -126,8 +141,10 @@ def markdown(results: Sequence[Result], machine: Mapping[str, Any], chart: str |
     lines += [what, ""]
     if chart is not None:
         lines += [f"![Ratios, ours to RocketMQ 4.8.0]({chart})", ""]
-    lines += ["| " + " | ".join(HEADINGS) + " |", "|---|---|" + "---:|" * 5 + "---|---:|"]
-    lines += ["| " + " | ".join(cells(result)) + " |" for result in results]
+    third = has_third(results)
+    numbers = len(headings(third=third)) - 4
+    lines += ["| " + " | ".join(headings(third=third)) + " |", "|---|---|" + "---:|" * numbers + "---|---:|"]
+    lines += ["| " + " | ".join(cells(result, third=third)) + " |" for result in results]
     if notes := remarks(results):
         lines += ["", *(f"- {note}" for note in notes)]
     return "\n".join([*lines, "", END])
@@ -168,6 +185,8 @@ def json_object(results: Sequence[Result], turns: Sequence[Turn], machine: Mappi
                 "against": None if result.line.against is None else "/".join(result.line.against),
                 "base": _figure_object(result.base),
                 "advantage": result.advantage,
+                "third": _figure_object(result.third),
+                "third_advantage": result.third_advantage,
                 "floor": result.line.floor,
                 "aim": result.line.aim,
                 "verdict": str(result.verdict),

@@ -11,7 +11,7 @@ what was acknowledged makes its whole figure void: whatever else it says is not 
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from harness.load import LoadResult
@@ -67,6 +67,9 @@ class Result:
     advantage: float | None
     verdict: Verdict
     notes: tuple[str, ...] = field(default=())
+    third: Figure | None = None
+    """A further broker under the same load, without a verdict."""
+    third_advantage: float | None = None
 
     @property
     def noisy(self) -> bool:
@@ -134,8 +137,30 @@ def paired_advantage(metric: Metric, ours: Sequence[Turn], base: Sequence[Turn])
     return statistics.median(known) if known else None
 
 
+def _with_third(result: Result, turns: Sequence[Turn]) -> Result:
+    """The result with the figure of the third side, if that side ran under the load of both others."""
+    line = result.line
+    if line.against != ("peer", line.run):
+        return result
+    theirs = [turn for turn in turns if (turn.side, turn.run) == ("rust", line.run)]
+    third = figure(theirs, line.metric)
+    if third is None:
+        return result
+    notes = tuple(dict.fromkeys(f"{turn.side}: {note}" for turn in theirs for note in turn.notes))
+    times = None
+    if not (third.void or result.ours.void):
+        mine = [turn for turn in turns if (turn.side, turn.run) == ("ours", line.run)]
+        times = paired_advantage(line.metric, mine, theirs)
+    return replace(result, third=third, third_advantage=times, notes=result.notes + notes)
+
+
 def judge(line: Line, turns: Sequence[Turn]) -> Result | None:
     """The line's result; None when its run, or what it is compared with, was not measured."""
+    result = _judge_two(line, turns)
+    return None if result is None else _with_third(result, turns)
+
+
+def _judge_two(line: Line, turns: Sequence[Turn]) -> Result | None:
     mine = [turn for turn in turns if (turn.side, turn.run) == ("ours", line.run)]
     ours = figure(mine, line.metric)
     if ours is None:

@@ -42,6 +42,29 @@ def test_the_rows_of_the_table() -> None:
     ]
 
 
+def test_a_third_side_has_two_columns_behind_the_ratio() -> None:
+    turns = [*TURNS, Turn("sends", "rust", {Metric.RATE: 250_061.5, Metric.CPU: 4.8}, 0.1)]
+    judged = [judge(line, turns) for line in (RATE, CPU, RESTART)]
+    found = [result for result in judged if result is not None]
+    assert [report.cells(result, third=True)[4:8] for result in found] == [
+        ("10.5", "250 000/s", "2", "8"),
+        ("1/11.2", "4.8 s", "1/2", "1/6"),
+        ("-", "-", "-", "3 s"),
+    ]
+    heads = report.text_table(found).splitlines()[0]
+    assert heads.index("ratio") < heads.index("rocketmq-rust 1.0.0") < heads.index("ours to it") < heads.index("floor")
+    table = report.markdown(found, {}, None).splitlines()
+    assert {row.count("|") for row in table if row.startswith("|")} == {12}
+
+
+def test_a_void_turn_of_the_third_side_leaves_the_verdict() -> None:
+    turns = [*TURNS, Turn("sends", "rust", {}, void="10 acknowledged, 9 stored")]
+    result = judge(RATE, turns)
+    assert result is not None and result.verdict == "above floor" and result.third_advantage is None
+    assert report.cells(result, third=True)[5:7] == ("void", "-")
+    assert "sends: void, the third: 10 acknowledged, 9 stored" in report.remarks([result])
+
+
 def test_the_columns_stand_below_each_other() -> None:
     lines = report.text_table(results()).splitlines()
     assert len(lines) == 5

@@ -57,6 +57,35 @@ def test_rows_are_measured_and_written(command: list[str], tmp_path: Path) -> No
     assert not (tmp_path / "work" / "ours").exists()
 
 
+def test_a_third_broker_has_a_column_and_leaves_nothing_behind(command: list[str], tmp_path: Path) -> None:
+    programs = tmp_path / "rust" / "bin"
+    programs.mkdir(parents=True)
+    serve = f"exec {sys.executable} {STAND_IN} run --dir {tmp_path}/third --port"
+    for name, port in (
+        ("rocketmq-namesrv-rust", '"$2"'),
+        ("rocketmq-broker-rust", """$(sed -n 's/^listenPort = //p' "$4")"""),
+    ):
+        (programs / name).write_text(f"#!/bin/sh\n{serve} {port}\n")
+        (programs / name).chmod(0o755)
+    options = ["--rows", "async-1x1-1k", "--seconds", "0.3", "--json", "--rust", str(programs.parent)]
+    result = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout.splitlines()[-1])
+    assert [turn["side"] for turn in found["turns"]] == ["ours", "rust"]
+    (line,) = found["lines"]
+    assert line["third"]["median"] > 0 and line["third_advantage"] > 0
+    assert "rocketmq-rust 1.0.0" in result.stdout
+    assert left_behind(tmp_path) == []
+    assert not (tmp_path / "work" / "rust" / "store").exists()
+
+
+def test_a_missing_program_of_the_third_broker_is_named(command: list[str], tmp_path: Path) -> None:
+    options = ["--rows", "async-1x1-1k", "--rust", str(tmp_path / "nothing")]
+    result = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 2
+    assert f"{tmp_path}/nothing/bin/rocketmq-namesrv-rust is missing" in result.stderr
+
+
 def test_an_open_loop_has_latencies_and_says_what_it_did_not_reach(command: list[str], tmp_path: Path) -> None:
     options = ["--rows", "open-2000", "--set", "stallS=2", "--json"]
     result = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
