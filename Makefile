@@ -39,6 +39,13 @@ PYTEST = $(BIN)/python -m pytest
 .PHONY: test-tools
 test-tools:
 	@$(MAKE) --jobs=2 --output-sync=target --no-print-directory $(VENV)/.dev $(VENV)/s3-server
+	@$(MAKE) --no-print-directory $(VENV)/.collected
+
+# pytest rewrites the assertions of all tests once and keeps the result. In a fresh clone each worker would do it for
+# itself, since all of them begin at the same time. An error is ignored here: the tests themselves show it.
+$(VENV)/.collected: | $(VENV)/.dev
+	@find tests -name 'test_*.py' | xargs -P 2 -n 150 $(PYTEST) --collect-only --quiet >/dev/null 2>&1 || true
+	@touch $@
 
 test: test-tools ## the tests that need neither Docker nor Spark: PART=store ARGS='-k recovery' JOBS=4
 	$(PYTEST) --numprocesses=$(or $(JOBS),4) -m 'not simulation and not spark' tests/$(PART) $(ARGS)

@@ -1,5 +1,6 @@
 """Fixtures of all tests: golden data, golden stores unpacked, and the peer lab with real RocketMQ."""
 
+import gc
 import os
 import shutil
 import signal
@@ -43,6 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.nodeid.partition("::")[0] in scheduling.SLOW:
             item.add_marker(pytest.mark.slow)
     items.sort(key=_turn)
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves are some hundred thousand objects, which stay. The collector need not visit them."""
+    gc.collect()
+    gc.freeze()
 
 
 def _turn(item: pytest.Item) -> int:

@@ -8,13 +8,13 @@ that only its own subresource changes and that a new object does not have, final
 from __future__ import annotations
 
 import asyncio
-import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from prometheus_client import CollectorRegistry
+from simulated_api import copied
 
 from tallystick.operator.core import kube
 from tallystick.operator.topics.claims import parse_claims
@@ -169,15 +169,15 @@ class FakeApi:
 
     async def find(self, resource: kube.Resource, namespace: str, name: str) -> dict[str, Any] | None:
         self.fuse.check()
-        return copy.deepcopy(self.objects.get((resource.kind, namespace, name)))
+        return copied(self.objects.get((resource.kind, namespace, name)))
 
     async def list(self, resource: kube.Resource, namespace: str, labels: str = "") -> list[dict[str, Any]]:
         self.fuse.check()
-        return [copy.deepcopy(found) for found in self.of(resource.kind) if found["metadata"]["namespace"] == namespace]
+        return [copied(found) for found in self.of(resource.kind) if found["metadata"]["namespace"] == namespace]
 
     async def patch(self, resource: kube.Resource, namespace: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
         old = self._writable(resource.kind, namespace, name, body)
-        new = copy.deepcopy(old)
+        new = copied(old)
         new["metadata"] |= {key: value for key, value in body["metadata"].items() if key != "resourceVersion"}
         assert set(body) == {"metadata"}, "the operator must not write a spec"
         return self._write(old, new)
@@ -185,8 +185,8 @@ class FakeApi:
     async def apply_status_of(self, body: dict[str, Any]) -> dict[str, Any]:
         metadata = body["metadata"]
         old = self._writable(body["kind"], metadata["namespace"], metadata["name"], body)
-        new = copy.deepcopy(old)
-        new["status"] = copy.deepcopy(body["status"])
+        new = copied(old)
+        new["status"] = copied(body["status"])
         return self._write(old, new)
 
     async def apply(self, body: dict[str, Any], live: dict[str, Any] | None) -> dict[str, Any]:
@@ -201,14 +201,14 @@ class FakeApi:
             there is not None and live is not None and there["metadata"] != live["metadata"]
         ):
             raise kube.ConflictError("the claims have changed", status=409)
-        new = copy.deepcopy(body)
+        new = copied(body)
         new["metadata"] |= version
         for listener in self.on_write:
             listener(self.objects.get(key), new)
         self.objects[key] = new
         self.writes += 1
         self.fuse.done()
-        return copy.deepcopy(new)
+        return copied(new)
 
     def claims(self, uid: str) -> set[str]:
         """Broker groups that are recorded for a resource before its status says so."""
@@ -240,7 +240,7 @@ class FakeApi:
             self.objects[key] = new
         self.writes += 1
         self.fuse.done()
-        return copy.deepcopy(new)
+        return copied(new)
 
 
 @dataclass
@@ -401,7 +401,9 @@ class Lab:
         self.brokers.groups[f"{CLUSTER}-{group}"].topics[name] = settings
 
     def _topics(self) -> dict[str, Any]:
-        return {name: copy.deepcopy(group.tables) for name, group in self.brokers.groups.items()}
+        """By group and kind; the settings themselves are frozen."""
+        groups = self.brokers.groups.items()
+        return {name: {kind: dict(table) for kind, table in group.tables.items()} for name, group in groups}
 
     @staticmethod
     async def _end_stragglers() -> None:
