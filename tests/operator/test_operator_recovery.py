@@ -498,6 +498,7 @@ def test_a_cluster_that_hibernates_waits_with_its_restore(world: Cluster) -> Non
     is_going(world)
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("first", range(0, 60, 6))
 def test_the_operator_may_end_at_any_write(first: int) -> None:
     for writes in range(first, first + 6):

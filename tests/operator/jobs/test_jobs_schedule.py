@@ -125,7 +125,7 @@ def test_times_are_those_of_who_watches_the_clock(zone: str, changed: str) -> No
     for minute, hour in product(MINUTES, HOURS):
         schedule = Schedule.parse(f"{minute} {hour} * * *", zone)
         times = watched(minute, hour, zone, middle - 2 * 86400, middle + 2 * 86400)
-        for now in range(middle - 4 * 3600, middle + 4 * 3600, 450):
+        for now in range(middle - 4 * 3600, middle + 4 * 3600, 600):
             passed = bisect_right(times, now)
             assert schedule.last(now) == times[passed - 1], (minute, hour, now)
             assert schedule.after(now) == times[passed], (minute, hour, now)
@@ -330,6 +330,7 @@ def test_a_template_of_the_same_name_does_not_take_over_the_runs_of_the_last(lab
     assert "active" not in lab.status("nightly")
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("policy", ["Allow", "Forbid", "Replace"])
 def test_cut_off_at_every_write_a_time_has_one_run(policy: str) -> None:
     """The judge sees a run that is made twice, and one that is made beside another."""

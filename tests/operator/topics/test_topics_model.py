@@ -8,6 +8,7 @@ TestTopicsAreKept = TopicsAreKept.TestCase
 TestTopicsAreKept.settings = settings(max_examples=60, stateful_step_count=40, suppress_health_check=list(HealthCheck))
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("first", range(0, 400, 100))
 def test_stories_from_seeds(first: int) -> None:
     for seed in range(first, first + 100):

@@ -214,6 +214,7 @@ def makes_system_topics(patch: Patch) -> None:
     patch.setattr(decide, "_refused", lambda kind, declaration, cluster, holder: None)
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_model_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     MUTANTS[name](monkeypatch)
