@@ -14,6 +14,7 @@ damagePath       folder (shared by the executors) for damage: a file of JSON lin
 view             messages, or damage: the damage as a separate table
 splitBytes       approximate bytes of a file for one task
 pushdown         false: Spark applies its filters, not the scanner
+pruning          false: the whole log is read, also where queues, index and store times exclude a part
 maxBytesPerTrigger, failOnDataLoss, startingPosition (earliest, latest)          streams only
 """
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +38,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 KNOWN = (
     *("path", "paths", "topic", "queue", "from", "to", "key", "committed", "columns", "verify", "mode", "damagePath"),
-    *("view", "splitBytes", "pushdown", "maxBytesPerTrigger", "failOnDataLoss", "startingPosition"),
+    *("view", "splitBytes", "pushdown", "pruning", "maxBytesPerTrigger", "failOnDataLoss", "startingPosition"),
 )
 
 
@@ -77,6 +78,7 @@ class ReadOptions:
     view: str = "messages"
     split_bytes: int = SPLIT_BYTES
     pushdown: bool = True
+    pruning: bool = True
     max_bytes_per_trigger: int | None = None
     fail_on_data_loss: bool = True
     start_at_latest: bool = False
@@ -113,6 +115,7 @@ class ReadOptions:
             view=_choice("view", take("view", "messages"), {"messages": "messages", "damage": "damage"}),
             split_bytes=_integer("splitBytes", take("splitBytes", str(SPLIT_BYTES)), 1),
             pushdown=_choice("pushdown", take("pushdown", "true"), {"true": True, "false": False}),
+            pruning=_choice("pruning", take("pruning", "true"), {"true": True, "false": False}),
             max_bytes_per_trigger=None if limit is None else _integer("maxBytesPerTrigger", limit, 1),
             fail_on_data_loss=_choice("failOnDataLoss", take("failOnDataLoss", "true"), {"true": True, "false": False}),
             start_at_latest=_choice(
@@ -143,9 +146,14 @@ class ReadOptions:
             raise OptionError("path", f"two sources have the same name: {', '.join(names)}")
         return found
 
-    def volumes(self) -> list[Volume]:
-        """Opens the stores in their present state. VolumeError, OSError; OptionError: two have the same name."""
-        return [open_volume(Path(each.root), each.source, self.committed) for each in self.sources()]
+    def volumes(self, names: Collection[str] | None = None) -> list[Volume]:
+        """Opens the stores in their present state; `names`: only these. VolumeError, OSError; OptionError: two have the
+        same name."""
+        return [
+            open_volume(Path(each.root), each.source, self.committed)
+            for each in self.sources()
+            if names is None or each.source in names
+        ]
 
 
 def _paths(path: str | None, paths: str | None) -> tuple[StorePath, ...]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tallystick.spark.options import ReadOptions
+from tallystick.spark.pruning import difference, pruned, splits_of
 from tallystick.spark.runner import Runner
-from tallystick.spark.splits import Split, plan
+from tallystick.spark.scan import Wanted
+from tallystick.spark.splits import Split
 from tallystick.spark.store_client import StoreClient, StoreClientError
 from tallystick.spark.volume import Source, Volume, open_volume
 
@@ -33,6 +35,8 @@ class PlanTask:
     committed: int | None
     split_bytes: int
     without: tuple[tuple[int, int], ...] = ()
+    wanted: Wanted = Wanted()  # noqa: RUF009 -- frozen
+    """Ranges that cannot have records of this filter are left out as well."""
 
     @property
     def source(self) -> str:
@@ -48,13 +52,22 @@ class Planned:
 
 
 def plan_sources(
-    options: ReadOptions, runner: Runner, without: Mapping[str, Ranges] | None = None, *, members: bool = False
+    options: ReadOptions,
+    runner: Runner,
+    without: Mapping[str, Ranges] | None = None,
+    *,
+    members: bool = False,
+    wanted: Wanted | None = None,
 ) -> list[Planned]:
-    """Plans all sources of `options`, in their order. `without`: ranges of the log to leave out, by source.
+    """Plans all sources of `options`, in their order. `without`: ranges of the log to leave out, by source. `wanted`:
+    a filter; ranges that cannot have its records are left out, unless the option `pruning` is false.
 
     OptionError: two sources have the same name; VolumeError, OSError.
     """
-    return runner(plan_source, plan_tasks(options, without, members=members))
+    tasks = plan_tasks(options, without, members=members)
+    if wanted is not None and options.pruning:
+        tasks = [replace(task, wanted=wanted) for task in tasks]
+    return runner(plan_source, tasks)
 
 
 def plan_tasks(
@@ -69,13 +82,8 @@ def plan_tasks(
 
 def plan_source(task: PlanTask) -> Planned:
     volume = volume_of(task)
-    splits: list[Split] = []
-    pos = volume.begin
-    for begin, end in [*task.without, (volume.bound, volume.bound)]:
-        if pos < begin:
-            splits += plan(volume, pos, min(begin, volume.bound), task.split_bytes)
-        pos = max(pos, end)
-    return Planned(volume, tuple(splits))
+    ranges = difference(pruned(volume, task.wanted).ranges, task.without)
+    return Planned(volume, tuple(splits_of(volume, ranges, task.split_bytes)))
 
 
 def volume_of(task: PlanTask) -> Volume:

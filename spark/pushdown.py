@@ -1,4 +1,9 @@
-"""Converts Spark's filters to those of the scanner: topic, queue, queue offset and store time, combined with AND."""
+"""Converts Spark's filters to those of the reader, combined with AND.
+
+The reader applies filters on source, topic, queue, queue offset and store time itself. Filters on tags and on the
+unique key only tell it what it need not read (`pruning.py`), and Spark applies them to the rows. Spark hands over
+neither `or` nor functions of columns.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,8 @@ from tallystick.spark.options import INT64_MAX, INT64_MIN
 from tallystick.spark.scan import Int64Range, Wanted
 
 _RANGES = {"queue_offset": "queue_offsets", "store_timestamp_ms": "store_times_ms"}
-_CHOICES = {"topic": "topics", "queue_id": "queues"}
+_CHOICES = {"topic": "topics", "queue_id": "queues", "source": "sources"}
+_HINTS = {"tags": "tags", "unique_key": "keys"}
 
 
 def push(wanted: Wanted, item: Filter) -> Wanted | None:
@@ -44,6 +50,16 @@ def push(wanted: Wanted, item: Filter) -> Wanted | None:
         case LessThanOrEqual(attribute=(name,), value=int(value)) if name in _RANGES:
             return _limit(wanted, _RANGES[name], (INT64_MIN, value))
     return None
+
+
+def hint(wanted: Wanted, item: Filter) -> Wanted:
+    """Returns `wanted` with what a filter says that Spark must apply: a superset of its rows is read."""
+    match item:
+        case EqualTo(attribute=(name,), value=str(value)) if name in _HINTS:
+            return _choose(wanted, _HINTS[name], (value,))
+        case In(attribute=(name,), value=values) if name in _HINTS and all(isinstance(each, str) for each in values):
+            return _choose(wanted, _HINTS[name], tuple(values))
+    return wanted
 
 
 def _choose(wanted: Wanted, field: str, values: tuple[object, ...]) -> Wanted:

@@ -30,6 +30,10 @@ class Wanted:
     store_times_ms: Int64Range | None = None
     keys: tuple[str, ...] | None = None
     """The message's unique key, or one of its keys, must be one of these."""
+    tags: tuple[str, ...] | None = None
+    """Only for what is left out before the scan; the scanner does not look at tags."""
+    sources: tuple[str, ...] | None = None
+    """Names of the stores to read at all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,10 @@ from pyspark.sql.types import StructType
 
 from tallystick.spark.columns import DAMAGE_SCHEMA, ddl_of, schema_of
 from tallystick.spark.options import ReadOptions
-from tallystick.spark.pushdown import push
+from tallystick.spark.pruning import pruned, splits_of, tasks_of
+from tallystick.spark.pushdown import hint, push
 from tallystick.spark.scan import Damage, SplitScan, Wanted
-from tallystick.spark.splits import Split, plan
+from tallystick.spark.splits import Split, Task
 
 NAME = "tallystick"
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -44,7 +45,7 @@ def register(spark: SparkSession) -> None:
 
 @dataclass(frozen=True)
 class SplitPartition(InputPartition):
-    split: Split
+    task: Task
 
 
 class TallystickSource(DataSource):
@@ -81,15 +82,24 @@ class MessageReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         if self.impossible:
             return []
-        splits = [
-            split for volume in self.options.volumes() for split in plan(volume, split_bytes=self.options.split_bytes)
-        ]
-        return [SplitPartition(split) for split in splits]
+        # The side output and the table of damage are of the whole log.
+        all_damage = self.options.view == "damage" or self.options.damage_path is not None
+        wanted = Wanted() if all_damage or not self.options.pruning else self.wanted
+        splits: list[Split] = []
+        for volume in self.options.volumes(self.wanted.sources):
+            found = pruned(volume, wanted)
+            _logger.info(
+                "%s: %s of %s bytes are to be read, in %s ranges%s",
+                *(volume.source, found.bytes, volume.bytes, len(found.ranges)),
+                f", because of {' and '.join(found.by)}" if found.by else "",
+            )
+            splits += splits_of(volume, found.ranges, self.options.split_bytes)
+        return [SplitPartition(task) for task in tasks_of(splits, self.options.split_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SplitPartition):  # Spark's default, instead of an empty list
             return iter(())
-        return read_partition(partition.split, self.options, self.wanted, self.schema)
+        return read_partition(partition.task, self.options, self.wanted, self.schema)
 
 
 class PushingReader(MessageReader):
@@ -103,6 +113,8 @@ class PushingReader(MessageReader):
         for item in filters:
             narrowed = push(self.wanted, item)
             if narrowed is None:
+                if self.options.pruning:
+                    self.wanted = hint(self.wanted, item)
                 yield item
             else:
                 self.wanted = narrowed
@@ -110,13 +122,18 @@ class PushingReader(MessageReader):
 
 
 def is_impossible(wanted: Wanted) -> bool:
-    empty = (wanted.topics, wanted.queues, wanted.keys)
+    empty = (wanted.topics, wanted.queues, wanted.keys, wanted.tags, wanted.sources)
     ranges = (wanted.queue_offsets, wanted.store_times_ms)
     return () in empty or any(bounds is not None and bounds[0] > bounds[1] for bounds in ranges)
 
 
-def read_partition(split: Split, options: ReadOptions, wanted: Wanted, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of one split in the schema that Spark expects. DamageMetError (FAILFAST), OSError."""
+def read_partition(task: Task, options: ReadOptions, wanted: Wanted, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a task's splits in the schema that Spark expects. DamageMetError (FAILFAST), OSError."""
+    for split in task.splits:
+        yield from _read_split(split, options, wanted, schema)
+
+
+def _read_split(split: Split, options: ReadOptions, wanted: Wanted, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if options.view == "damage":
         scan = SplitScan(split, [], Wanted(topics=()), check_crc=options.verify is not False)
         for _ in scan:

@@ -46,6 +46,17 @@ class Split:
         return self.end - self.begin
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Splits of one source that one task reads, one after the other; at least one."""
+
+    splits: tuple[Split, ...]
+
+    @property
+    def source(self) -> str:
+        return self.splits[0].source
+
+
 def plan(
     volume: Volume, begin: int | None = None, end: int | None = None, split_bytes: int = SPLIT_BYTES
 ) -> list[Split]:

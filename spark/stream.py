@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from tallystick.spark.options import ReadOptions
+from tallystick.spark.pruning import tasks_of
 from tallystick.spark.source import SplitPartition, read_partition
 from tallystick.spark.splits import Split, plan
 from tallystick.spark.volume import Volume
@@ -83,11 +84,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             splits += plan(volume, begin, stop, self.options.split_bytes)
         if lost and self.options.fail_on_data_loss:
             raise DataLossError(lost)
-        return [SplitPartition(split) for split in splits]
+        return [SplitPartition(task) for task in tasks_of(splits, self.options.split_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SplitPartition), "partitions() gives no others"
-        return read_partition(partition.split, self.options, self.options.wanted, self.schema)
+        return read_partition(partition.task, self.options, self.options.wanted, self.schema)
 
 
 def _end_within(volume: Volume, begin: int, most_bytes: int | None) -> int:

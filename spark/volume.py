@@ -143,7 +143,7 @@ class Logs:
         return None
 
     def bound(self) -> int:
-        known = self._known_to_queues()
+        known = self.known_to_queues()
         log, header = self.tail
         if header:
             hint = committed_end(log.folder)
@@ -152,7 +152,8 @@ class Logs:
             return _walk(log, known)
         return self._end_by_reading()
 
-    def _known_to_queues(self) -> int | None:
+    def known_to_queues(self) -> int | None:
+        """Returns the end of the last record that a ConsumeQueue knows; None: no queue knows a sound one."""
         last = []
         for topic, queue, folder in queue_folders(self.root):
             with Segments(folder) as files:

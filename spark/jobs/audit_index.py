@@ -17,8 +17,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tallystick.spark.index_files import geometry_of, mapped_index
 from tallystick.spark.jobs.findings import SETTLED, Difference, Findings
-from tallystick.spark.jobs.index_files import geometry_of, mapped_index
 from tallystick.spark.presence import release
 from tallystick.spark.scan import SplitScan, has_expired, table_of
 from tallystick.spark.splits import plan

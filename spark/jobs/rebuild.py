@@ -32,9 +32,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from tallystick.spark.index_files import geometry_of
 from tallystick.spark.jobs.audit import LAG_MS, last_store_ms
 from tallystick.spark.jobs.findings import SETTLED
-from tallystick.spark.jobs.index_files import geometry_of
 from tallystick.spark.jobs.job import CLEAN, DAMAGE, DIFFERENCES, Argument, Job, Kind, OutputUse, Summary
 from tallystick.spark.jobs.rebuild_compare import Comparison, Snapshot, compare
 from tallystick.spark.options import OptionError, ReadOptions

@@ -29,8 +29,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from tallystick.spark.index_files import geometry_of, mapped_index
 from tallystick.spark.jobs.findings import SETTLED
-from tallystick.spark.jobs.index_files import geometry_of, mapped_index
 from tallystick.spark.presence import Segments
 from tallystick.spark.volume import Logs, Volume
 from tallystick.store.formats.queue_format import (

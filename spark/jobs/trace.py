@@ -7,7 +7,6 @@ dead letter (`%DLQ%group`), and when its transaction ended.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,9 +16,10 @@ from tallystick.spark.jobs.job import Argument, Job, Summary
 from tallystick.spark.jobs.report import table_text, time_text
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.planning import plan_sources
+from tallystick.spark.pruning import tasks_of
 from tallystick.spark.runner import Runner
 from tallystick.spark.scan import SplitScan, Wanted
-from tallystick.spark.splits import Split
+from tallystick.spark.splits import Split, Task
 from tallystick.store.formats.derive import SCHEDULE_TOPIC
 from tallystick.store.formats.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from tallystick.store.formats.message_id import MessageIdError, decode_message_id
@@ -38,17 +38,16 @@ def run(options: ReadOptions, runner: Runner, sought: str) -> dict[str, Any]:
     """Returns the events in the order of their store times; records of several replicas count once. VolumeError,
     OSError."""
     planned = plan_sources(options, runner)
-    splits = [split for each in planned for split in each.splits]
     rows: list[dict[str, Any]] = []
     keys = {sought}
     try:
         pos = decode_message_id(sought)[1]
-        there = [split for split in splits if split.begin <= pos < split.end]
+        there = [split for each in planned for split in each.splits if split.begin <= pos < split.end]
         rows = [row for part in runner(partial(rows_with_id, message_id=sought.upper()), there) for row in part]
         keys |= {row["unique_key"] for row in rows if row["unique_key"]}
     except MessageIdError:
         pass  # then it is a key; a client's id can have the same length, so both are tried
-    rows += _found(runner, splits, keys)
+    rows += _found(options, runner, keys)
     events: dict[tuple[str, int], dict[str, Any]] = {}
     for row in rows:
         key = (row["message_id"], row["store_timestamp_ms"])
@@ -76,17 +75,21 @@ def rows_with_id(split: Split, message_id: str) -> list[dict[str, Any]]:
     return [{**row, "properties": dict(row["properties"])} for row in rows]
 
 
-def _found(runner: Runner, splits: Sequence[Split], keys: set[str]) -> list[dict[str, Any]]:
+def _found(options: ReadOptions, runner: Runner, keys: set[str]) -> list[dict[str, Any]]:
+    """Returns the records with one of these keys, by the index files where they can tell."""
     wanted = Wanted(keys=tuple(sorted(keys)))
-    return [row for part in runner(partial(rows_of, wanted=wanted), splits) for row in part]
+    splits = [split for each in plan_sources(options, runner, wanted=wanted) for split in each.splits]
+    tasks = tasks_of(splits, options.split_bytes)
+    return [row for part in runner(partial(rows_of, wanted=wanted), tasks) for row in part]
 
 
-def rows_of(split: Split, wanted: Wanted) -> list[dict[str, Any]]:
+def rows_of(task: Task, wanted: Wanted) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for batch in SplitScan(split, _COLUMNS, wanted):
-        rows += batch.to_pylist()
-        if len(rows) >= MOST_EVENTS:
-            break
+    for split in task.splits:
+        for batch in SplitScan(split, _COLUMNS, wanted):
+            rows += batch.to_pylist()
+            if len(rows) >= MOST_EVENTS:
+                break
     return [{**row, "properties": dict(row["properties"])} for row in rows]
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from engine_lab import small
+
+from tallystick.store._kernel import Door
+from tallystick.store.engine.recovery import open_dispatch
 from tallystick.store.formats.message import Host
 from tallystick.store.formats.record import Record, encode_filler
 
@@ -48,3 +52,14 @@ def write_log(
         part = bytes(data[start : start + segment_bytes]).ljust(segment_bytes, b"\0")
         (folder / f"{start:020}").write_bytes(part)
     return records
+
+
+def dispatch_log(root: Path, end: int | None = None, **settings: int) -> None:
+    """Derives queues and index of a plain log up to position `end`, or all of it, as a broker that stops in order."""
+    chosen = small(root, **settings)
+    dispatch = open_dispatch(Door(), root, root / "commitlog", chosen, 0)
+    dispatch.load()
+    dispatch.start(0)
+    dispatch.run(end if end is not None else 1 << 60, 1 << 40)
+    dispatch.write_out()
+    dispatch.sync()

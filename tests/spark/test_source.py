@@ -63,7 +63,7 @@ def test_several_stores_are_one_table_and_rows_say_which(spark: Any, golden: Gol
         ReadOptions.parse({"path": f"n={first},n={second}"}).volumes()
 
 
-COLUMNS = "topic,queue_id,queue_offset,store_timestamp_ms,tags,flag,physical_offset"
+COLUMNS = "source,topic,queue_id,queue_offset,store_timestamp_ms,tags,flag,physical_offset,unique_key"
 FILTERS = [
     "topic = '{topic}'",
     "topic in ('{topic}', 'nosuch') and queue_id = 1",
@@ -78,17 +78,25 @@ FILTERS = [
     "queue_id in (0, 2) and flag = 0",
     "topic is null",
     "queue_offset = 1 and queue_id <> 0",
+    "unique_key = '{unique_key}'",
+    "unique_key in ('{unique_key}', 'x') and topic = '{topic}'",
+    "tags = '{tag}' and topic = '{topic}'",
+    "tags in ('{tag}', 'none') and topic = '{topic}' and queue_id = 1",
+    "source = 'n0' and queue_offset = 1",
+    "source = 'n1'",
 ]
 
 
 def test_filters_by_spark_and_by_the_scanner_find_the_same_rows(spark: Any, golden: Golden) -> None:
-    root = golden("clean")
+    root = f"n0={golden('clean')}"
     plain = spark.createDataFrame(reading(spark, root, pushdown="false", columns=COLUMNS).toArrow()).cache()
     everything = rows_of(plain)
     times = [row["store_timestamp_ms"] for row in everything]
     topic = max({row["topic"] for row in everything}, key=[row["topic"] for row in everything].count)
+    tagged = next(row for row in everything if row["topic"] == topic and row["tags"] and row["unique_key"])
     for condition in FILTERS:
-        text = condition.format(topic=topic, middle=times[len(times) // 3], late=times[len(times) // 2])
+        given = {"topic": topic, "middle": times[len(times) // 3], "late": times[len(times) // 2]}
+        text = condition.format(unique_key=tagged["unique_key"], tag=tagged["tags"], **given)
         pushed = reading(spark, root, columns=COLUMNS).where(text)
         assert rows_of(pushed) == rows_of(plain.where(text)), text
 
@@ -104,6 +112,28 @@ def test_filters_reach_the_scanner(golden: Golden) -> None:
     assert reader.partitions()
     assert list(reader.pushFilters([LessThan(("queue_offset",), 4)])) == []
     assert reader.partitions() == [], "nothing is read for filters that contradict each other"
+
+
+def test_what_spark_must_apply_still_says_what_to_read(golden: Golden) -> None:
+    options = ReadOptions.parse({"path": f"n0={golden('clean')},n1={golden('edge')}"})
+    reader = PushingReader(options, from_arrow_schema(schema_of(["topic"])))
+    left = [EqualTo(("unique_key",), "u"), In(("tags",), ("a", "b"))]
+    assert list(reader.pushFilters([*left, EqualTo(("source",), "n1")])) == left
+    assert reader.wanted == Wanted(keys=("u",), tags=("a", "b"), sources=("n1",))
+    assert {split.source for part in reader.partitions() for split in part.task.splits} == {"n1"}
+
+
+def test_damage_of_the_whole_log_is_written_for_a_filter_too(golden: Golden, tmp_path: Path) -> None:
+    root = golden("clean")
+
+    def read_bytes(**given: str) -> int:
+        options = ReadOptions.parse({"path": str(root), "queue": "1", "from": "3", "to": "4", "topic": "GoldA"} | given)
+        reader = PushingReader(options, from_arrow_schema(schema_of(["topic"])))
+        return sum(split.bytes for part in reader.partitions() for split in part.task.splits)
+
+    whole = read_bytes(pruning="false")
+    assert read_bytes() < whole / 10
+    assert read_bytes(damagePath=str(tmp_path)) == read_bytes(view="damage") == whole
 
 
 def test_options_narrow_what_is_read(spark: Any, golden: Golden) -> None:
