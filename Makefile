@@ -47,8 +47,8 @@ $(VENV)/.collected: | $(VENV)/.dev
 	@find tests -name 'test_*.py' | xargs -P 2 -n 150 $(PYTEST) --collect-only --quiet >/dev/null 2>&1 || true
 	@touch $@
 
-test: test-tools ## the tests that need neither Docker nor Spark: PART=store ARGS='-k recovery' JOBS=4
-	$(PYTEST) --numprocesses=$(or $(JOBS),4) -m 'not simulation and not spark' tests/$(PART) $(ARGS)
+test: test-tools ## the tests that need neither Docker nor Spark: PART=store ARGS='-k recovery' JOBS=6
+	$(PYTEST) --numprocesses=$(or $(JOBS),6) -m 'not simulation and not spark' tests/$(PART) $(ARGS)
 
 .PHONY: test-spark test-simulators
 test-spark: test-tools ## the tests that start Spark, which needs Java: ARGS='-k export' JOBS=3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -93,8 +94,22 @@ SLOW = frozenset(
 """Files whose tests start no processes and still need seconds: `make check` leaves them out."""
 
 
+TOGETHER = ("tests/test_layout.py", "[s3]", "tests/node/test_backup_s3.py")
+"""Parts of the names of tests that share something expensive: what a process has parsed, or a server for S3. The
+process that gets one of them gets all."""
+
+_REAR = 3
+"""Every third process takes its tests from the end."""
+_CHUNK = 8
+"""So many quick tests are handed out at once, as long as many are left: the message costs more than the test."""
+_MANY = 1000
+
+
 class InTurn(LoadScheduling):
     """Each process gets the next test when it has only one left. The tests that share come first and go to one process.
+
+    The first tests mostly wait for processes, timers and disks, the last ones compute. So every third process begins at
+    the end: the processors are busy while the others wait, and all of them meet at tests of a few seconds at most.
 
     The schedulers of xdist hand out many tests at once: a process with the long ones among them ends last. Its groups
     of tests go by names that newer versions of pytest do not let it change.
@@ -111,9 +126,27 @@ class InTurn(LoadScheduling):
 
     def _send_tests(self, node: WorkerController, num: int) -> None:
         assert self.collection is not None
-        shared = 0
-        while (
-            self._has_spark and shared < len(self.pending) and self.collection[self.pending[shared]].startswith(SHARED)
-        ):
-            shared += 1
-        super()._send_tests(node, max(num, shared))
+        if self._has_spark and (shared := list(itertools.takewhile(self._needs_spark, self.pending))):
+            self._hand_out(node, shared)
+        elif self.nodes.index(node) % _REAR == _REAR - 1:
+            count = max(num, _CHUNK) if len(self.pending) > _MANY else num
+            self._hand_out(node, self.pending[: -count - 1 : -1])
+        else:
+            self._hand_out(node, self.pending[:num])
+
+    def _needs_spark(self, number: int) -> bool:
+        assert self.collection is not None
+        return self.collection[number].startswith(SHARED)
+
+    def _hand_out(self, node: WorkerController, numbers: list[int]) -> None:
+        """Sends these tests, with those that belong together with one of them."""
+        assert self.collection is not None
+        parts = [part for part in TOGETHER if any(part in self.collection[number] for number in numbers)]
+        for number in list(self.pending) if parts else ():
+            if number not in numbers and any(part in self.collection[number] for part in parts):
+                numbers = [*numbers, number]
+        if numbers:
+            for number in numbers:
+                self.pending.remove(number)
+            self.node2pending[node].extend(numbers)
+            node.send_runtest_some(numbers)
