@@ -28,6 +28,7 @@ from tallystick.operator.clusters.observed import Group, Member, Observed
 from tallystick.operator.clusters.quorum import (
     close,
     is_settled,
+    is_unreached,
     learners_of,
     majority,
     sound,
@@ -201,7 +202,7 @@ def _forced(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step |
             continue
         if member.answer is not None or member.refused:
             continue  # it is running: its Kubernetes node responds and will confirm the deletion
-        if group.leader is not None and not takes_no_part(group, member):
+        if group.leader is not None and not is_unreached(group, member):
             continue  # the leader reaches it: only the connection to the operator is broken
         where = f"Kubernetes node {pod.node_name} has not confirmed that the pod stopped"
         missing = without(group, member.number)

@@ -90,10 +90,20 @@ def blind(group: Group) -> str:
 
 
 def takes_no_part(group: Group, member: Member) -> bool:
-    """Whether stopping a member does not weaken its group: it is not running, not a voter, or not connected.
+    """Whether stopping a member does not weaken its group.
+
+    The word of an isolated leader proves nothing about a running member: it is about to step down, and the members that
+    it does not reach may be the majority that elects the next leader.
+    """
+    running = member.pod is not None and member.pod.running
+    return is_unreached(group, member) and not (running and _is_isolated(group))
+
+
+def is_unreached(group: Group, member: Member) -> bool:
+    """Whether a member is not running, or its leader reports that it is not a voter, or not connected.
 
     The other members may reach a member that the operator does not. So without a report of the leader, only a container
-    that is not running takes no part.
+    that is not running is unreached.
     """
     if member.pod is None or not member.pod.running:
         return True
@@ -104,6 +114,15 @@ def takes_no_part(group: Group, member: Member) -> bool:
         return True
     peer = leader.answer.peer(member.number)
     return peer is not None and not peer.connected
+
+
+def _is_isolated(group: Group) -> bool:
+    """Whether the leader is not connected to a majority of the voters, counting itself."""
+    leader = group.leader
+    if leader is None or leader.answer is None:
+        return False
+    connected = {peer.member for peer in leader.answer.peers if peer.connected} | {leader.number}
+    return len(connected & set(leader.answer.voters)) < majority(len(leader.answer.voters))
 
 
 def successor(group: Group, number: int, allowed: Collection[int], preferred: Collection[int]) -> int | None:

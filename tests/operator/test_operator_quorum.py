@@ -187,6 +187,9 @@ def test_without_a_leader_no_voter_is_healthy_and_no_member_is_known() -> None:
         (three(), member(1, pod=None), True),
         (three(), member(1, pod=STOPPED), True),
         (three(first=peer(1, connected=False)), member(1), True),
+        # A leader that reaches no majority is about to step down: the others may elect one of them.
+        (group(leader(peer(1, connected=False), peer(2, connected=False)), member(1), member(2)), member(1), False),
+        (group(leader(peer(1, connected=False)), member(1), member(2)), member(1), False),
         (three(), member(3), True),  # it is not a voter
         (NO_LEADER, member(1), False),
         (NO_LEADER, member(1, pod=STOPPED), True),

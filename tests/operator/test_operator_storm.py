@@ -31,7 +31,7 @@ def test_a_hostile_world_is_survived_and_nothing_of_others_changes(seed: int) ->
     run(seed, turns=40, groups=1 + (seed % 5 == 0), hostile=True)
 
 
-@pytest.mark.parametrize("seed", (1, 13, 25, 27))
+@pytest.mark.parametrize("seed", (1, 13, 25, 27, 7100110))
 def test_backups_end_while_everything_happens_to_their_cluster(seed: int) -> None:
     run(seed, turns=40, hostile=True, backups=True)
 
