@@ -23,6 +23,7 @@ from tallystick.node.http.process_metrics import MEMORY_METRICS, NAMESERVER_METR
 from tallystick.operator.backups.metrics import BACKUP_METRICS
 from tallystick.operator.core.metrics import CORE_METRICS
 from tallystick.operator.jobs.metrics import JOB_METRICS
+from tallystick.operator.schedules.metrics import SCHEDULE_METRICS
 from tallystick.operator.topics.metrics import TOPIC_METRICS
 
 PAGE = Path(__file__).with_name("metrics.md")
@@ -84,6 +85,7 @@ PARTS: dict[str, tuple[str, Sections]] = {
             "Reconciliations": CORE_METRICS,
             "StoreJobs": JOB_METRICS,
             "Backups": BACKUP_METRICS,
+            "ScheduledBackups": SCHEDULE_METRICS,
             "Topics and consumer groups": TOPIC_METRICS,
         },
     ),

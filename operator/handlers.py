@@ -12,7 +12,7 @@ from typing import Any
 import kopf
 
 from tallystick.operator.core import kube
-from tallystick.operator.core.names import BACKUP_LABEL, JOB_LABEL
+from tallystick.operator.core.names import BACKUP_LABEL, JOB_LABEL, SCHEDULE_LABEL
 from tallystick.operator.core.settings import Settings
 from tallystick.operator.core.work_queue import Key, Kind
 from tallystick.operator.jobs.names import TEMPLATE_LABEL
@@ -81,8 +81,13 @@ def registry_for(look_at: Callable[[Key], None]) -> kopf.OperatorRegistry:
         if template := labels.get(TEMPLATE_LABEL):
             look_at(Key(namespace, template, Kind.JOB))
 
-    async def backup(name: str, namespace: str, **_: Any) -> None:
+    async def backup(name: str, labels: Any, namespace: str, **_: Any) -> None:
         look_at(Key(namespace, name, Kind.BACKUP))
+        if schedule := labels.get(SCHEDULE_LABEL):
+            look_at(Key(namespace, schedule, Kind.SCHEDULE))
+
+    async def scheduled_backup(name: str, namespace: str, **_: Any) -> None:
+        look_at(Key(namespace, name, Kind.SCHEDULE))
 
     async def of_topics(spec: Any, namespace: str, **_: Any) -> None:
         if name := spec.get("clusterName"):
@@ -99,6 +104,7 @@ def registry_for(look_at: Callable[[Key], None]) -> kopf.OperatorRegistry:
         register(resource, of_topics)
     register(kube.STORE_JOBS, store_job)
     register(kube.BACKUPS, backup)
+    register(kube.SCHEDULED_BACKUPS, scheduled_backup)
     kopf.on.login(registry=registry, id="login")(login)
     return registry
 

@@ -1,4 +1,4 @@
-"""Reconciles BrokerClusters, Topics, ConsumerGroups, StoreJobs and Backups in Kubernetes.
+"""Reconciles BrokerClusters, Topics, ConsumerGroups, StoreJobs, Backups and ScheduledBackups in Kubernetes.
 
 Usage: tally-operator [--help | --version | --prepare-uninstall]
 
@@ -53,7 +53,16 @@ from tallystick.operator.core.context import Context
 from tallystick.operator.core.events import Events
 from tallystick.operator.core.guard import Guard, Work
 from tallystick.operator.core.health import Pulse, application, serving
-from tallystick.operator.core.kube import BACKUPS, CLUSTERS, STORE_JOBS, Json, Kube, KubeError, connect
+from tallystick.operator.core.kube import (
+    BACKUPS,
+    CLUSTERS,
+    SCHEDULED_BACKUPS,
+    STORE_JOBS,
+    Json,
+    Kube,
+    KubeError,
+    connect,
+)
 from tallystick.operator.core.lease import Lease, LeaseLostError
 from tallystick.operator.core.logs import configure
 from tallystick.operator.core.metrics import Metrics
@@ -66,6 +75,8 @@ from tallystick.operator.jobs.driver_http import DriverHttp
 from tallystick.operator.jobs.metrics import JobMetrics
 from tallystick.operator.jobs.reasons import OVER
 from tallystick.operator.jobs.reconcile import JobsReconciler
+from tallystick.operator.schedules.metrics import ScheduleMetrics
+from tallystick.operator.schedules.reconcile import SchedulesReconciler
 from tallystick.operator.topics.brokers import NodeBrokers
 from tallystick.operator.topics.metrics import TopicMetrics
 from tallystick.operator.topics.reconcile import TopicsReconciler
@@ -204,6 +215,7 @@ def _queue(
         Kind.CLUSTER: ClusterReconciler(context).reconcile,
         Kind.JOB: JobsReconciler(context, DriverHttp(session), JobMetrics(metrics.registry)).reconcile,
         Kind.BACKUP: BackupsReconciler(context, BackupMetrics(metrics.registry)).reconcile,
+        Kind.SCHEDULE: SchedulesReconciler(context, ScheduleMetrics(metrics.registry)).reconcile,
         Kind.TOPICS: lambda key: topics.reconcile(key.namespace, key.name),
     }
 
@@ -276,7 +288,12 @@ def _end(error: LeaseLostError) -> None:
 async def discover(kube: Kube, queue: WorkQueue, settings: Settings) -> None:
     """Lists clusters, jobs and backups and adds unknown ones to the queue: a watch may be broken or too old."""
     namespaces: Sequence[str | None] = settings.watch_namespaces or (None,)
-    kinds = ((CLUSTERS, (Kind.CLUSTER, Kind.TOPICS)), (STORE_JOBS, (Kind.JOB,)), (BACKUPS, (Kind.BACKUP,)))
+    kinds = (
+        (CLUSTERS, (Kind.CLUSTER, Kind.TOPICS)),
+        (STORE_JOBS, (Kind.JOB,)),
+        (BACKUPS, (Kind.BACKUP,)),
+        (SCHEDULED_BACKUPS, (Kind.SCHEDULE,)),
+    )
     while True:
         for namespace, (resource, concerns) in itertools.product(namespaces, kinds):
             try:

@@ -77,7 +77,8 @@ def decide(backup: Backup, seen: Seen) -> Decision:
         return _deletion(backup, seen)
     groups = [dict(group) for group in backup.status.get("groups") or ()]
     if backup.phase in OVER:
-        return Decision(Phase(backup.phase), tuple(groups), str(backup.status.get("reason") or ""))
+        mark = backup.deletes and not backup.marked and any(group.get("address") for group in groups)
+        return Decision(Phase(backup.phase), tuple(groups), str(backup.status.get("reason") or ""), mark=mark)
     refusal = _refusal(backup, seen)
     if not groups and refusal is None:
         assert seen.cluster is not None

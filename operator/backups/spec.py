@@ -8,6 +8,7 @@ from typing import Any
 
 from tallystick.operator.core.backup_place import BackupPlace, BackupPlaceError
 from tallystick.operator.core.kube import GROUP, Json
+from tallystick.operator.core.names import EXPIRED, is_set
 from tallystick.operator.core.times import seconds
 
 FINALIZER = f"{GROUP}/stored-backup"
@@ -34,7 +35,7 @@ class Backup:
     bytes_per_second: str = ""
     verify: bool = False
     deletes: bool = False
-    """The stored backup is deleted with the resource."""
+    """The stored backup is deleted with the resource: the user, or the retention of its schedule, wants it."""
     deadline_seconds: int = DEADLINE_SECONDS
     deleting: bool = False
     finalizers: tuple[str, ...] = ()
@@ -73,7 +74,7 @@ class Backup:
             groups=None if groups is None else tuple(sorted({int(group) for group in groups})),
             bytes_per_second=str(spec.get("bytesPerSecond") or ""),
             verify=bool(spec.get("verify", False)),
-            deletes=spec.get("deletionPolicy") == "Delete",  # an unknown policy deletes nothing
+            deletes=spec.get("deletionPolicy") == "Delete" or is_set(metadata, EXPIRED),  # an unknown policy: no
             deadline_seconds=int(spec.get("activeDeadlineSeconds") or DEADLINE_SECONDS),
             deleting=bool(metadata.get("deletionTimestamp")),
             finalizers=tuple(metadata.get("finalizers") or ()),

@@ -37,6 +37,15 @@ class Reference:
         return cls(body["apiVersion"], body["kind"], metadata["namespace"], metadata["name"], metadata.get("uid", ""))
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a decision says about an object: an event to write."""
+
+    reason: str
+    message: str
+    warning: bool = False
+
+
 class Events:
     """Writes Events. `now()` returns seconds since 1970; `instance` is the name of this operator's pod."""
 

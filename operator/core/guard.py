@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from tallystick.operator.core.events import Events, Reference
-from tallystick.operator.core.kube import BACKUPS, CLUSTERS, STORE_JOBS, Kube, Resource
+from tallystick.operator.core.kube import BACKUPS, CLUSTERS, SCHEDULED_BACKUPS, STORE_JOBS, Kube, Resource
 from tallystick.operator.core.namespace_leases import NamespaceLeases
 from tallystick.operator.core.work_queue import Key, Kind
 
@@ -14,7 +14,12 @@ _logger = logging.getLogger(__name__)
 
 Work = Callable[[Key], Awaitable[float | None]]
 
-RESOURCES: Mapping[Kind, Resource] = {Kind.CLUSTER: CLUSTERS, Kind.JOB: STORE_JOBS, Kind.BACKUP: BACKUPS}
+RESOURCES: Mapping[Kind, Resource] = {
+    Kind.CLUSTER: CLUSTERS,
+    Kind.JOB: STORE_JOBS,
+    Kind.BACKUP: BACKUPS,
+    Kind.SCHEDULE: SCHEDULED_BACKUPS,
+}
 """Kinds of keys that name a resource."""
 WAITING_SECONDS = 10.0
 """Interval of passes over a key in a namespace that another operator manages."""

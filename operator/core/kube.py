@@ -79,12 +79,13 @@ TOPICS = Resource(f"apis/{GROUP}/{VERSION}", "topics", "Topic")
 CONSUMER_GROUPS = Resource(f"apis/{GROUP}/{VERSION}", "consumergroups", "ConsumerGroup")
 STORE_JOBS = Resource(f"apis/{GROUP}/{VERSION}", "storejobs", "StoreJob")
 BACKUPS = Resource(f"apis/{GROUP}/{VERSION}", "backups", "Backup")
+SCHEDULED_BACKUPS = Resource(f"apis/{GROUP}/{VERSION}", "scheduledbackups", "ScheduledBackup")
 JOBS = Resource("apis/batch/v1", "jobs", "Job")
 
 RESOURCES = (
     *(PODS, SERVICES, CLAIMS, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, EVENTS, STATEFUL_SETS, DISRUPTION_BUDGETS),
     *(NETWORK_POLICIES, LEASES, CLUSTERS, BROKER_NODES, TOPICS, CONSUMER_GROUPS, STORE_JOBS),
-    *(BACKUPS, JOBS),
+    *(BACKUPS, SCHEDULED_BACKUPS, JOBS),
 )
 BY_KIND: Mapping[str, Resource] = {resource.kind: resource for resource in RESOURCES}
 

@@ -31,6 +31,8 @@ class Kind(Enum):
     """A StoreJob; the key contains its name instead of the name of a cluster."""
     BACKUP = "backup"
     """A Backup; the key contains its name."""
+    SCHEDULE = "schedule"
+    """A ScheduledBackup; the key contains its name."""
 
 
 @dataclass(frozen=True, slots=True)

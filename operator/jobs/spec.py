@@ -14,8 +14,8 @@ from typing import Any
 
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.quantity import quantity
+from tallystick.operator.core.schedule import Schedule, ScheduleError
 from tallystick.operator.core.times import seconds
-from tallystick.operator.jobs.schedule import Schedule, ScheduleError
 
 MIB = 1 << 20
 RUN_FIELDS = (

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tallystick.operator.core.conditions import Condition, merged
+from tallystick.operator.core.events import Told
 from tallystick.operator.core.kube import FIELD_MANAGER, STORE_JOBS, Json
 from tallystick.operator.core.manifests import manifest, owned_by
 from tallystick.operator.core.names import CLUSTER
+from tallystick.operator.core.schedule import MOST_MISSED
 from tallystick.operator.core.times import seconds, timestamp
 from tallystick.operator.jobs.names import TEMPLATE_LABEL
 from tallystick.operator.jobs.reasons import OVER, Phase
-from tallystick.operator.jobs.schedule import MOST_MISSED
 from tallystick.operator.jobs.spec import RUN_FIELDS, Concurrency, Job
 
 
@@ -40,15 +41,6 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """An event about the template."""
-
-    reason: str
-    message: str
-    warning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Turn:
     """The decision of a pass: delete runs, then create the run that is due, then write the status."""
 
@@ -58,6 +50,8 @@ class Turn:
     delete: tuple[Run, ...] = ()
     told: tuple[Told, ...] = field(default=())
     next: float | None = None
+    last: float | None = None
+    """Scheduled time of the last run before this one, in seconds since 1970; None: there was none."""
 
 
 def run_of(body: Json) -> Run:
@@ -77,15 +71,14 @@ def turn(job: Job, runs: Iterable[Run], now: float) -> Turn:
     schedule, listed = job.spec.schedule, sorted(runs, key=lambda run: (run.created, run.name))
     assert schedule is not None, "a template has a schedule"
     spent = _spent(job, listed)
+    last = seconds(job.status.get("lastScheduleTime"))
     if job.spec.suspend:
-        return Turn(delete=spent)
+        return Turn(delete=spent, last=last)
     following = schedule.after(now)
-    since = seconds(job.status.get("lastScheduleTime")) or job.created
-    if job.spec.starting_deadline_seconds is not None:
-        since = max(since, now - job.spec.starting_deadline_seconds)
-    due, missed = schedule.missed(since, now)
+    found = schedule.due(last, job.created, now, job.spec.starting_deadline_seconds)
+    due, last = found.time, found.last
     told: tuple[Told, ...] = ()
-    if missed > MOST_MISSED:
+    if found.missed > MOST_MISSED:
         told = (
             Told(
                 "TooManyMissedTimes",
@@ -94,16 +87,16 @@ def turn(job: Job, runs: Iterable[Run], now: float) -> Turn:
             ),
         )
     if due is None:
-        return Turn(delete=spent, told=told, next=following)
+        return Turn(delete=spent, told=told, next=following, last=last)
     name = run_name(job, due)
     if any(run.name == name for run in listed):
-        return Turn(due, False, spent, told, following)
+        return Turn(due, False, spent, told, following, last)
     active = tuple(run for run in listed if run.active)
     if active and job.spec.concurrency is Concurrency.FORBID:
         waits = Told("JobAlreadyActive", f"{name} is due and waits for {active[0].name}, which is still running")
-        return Turn(None, False, spent, (*told, waits), following)
+        return Turn(None, False, spent, (*told, waits), following, last)
     replaced = active if job.spec.concurrency is Concurrency.REPLACE else ()
-    return Turn(due, True, (*spent, *replaced), (*told, Told("JobStarted", f"created {name}")), following)
+    return Turn(due, True, (*spent, *replaced), (*told, Told("JobStarted", f"created {name}")), following, last)
 
 
 def run_name(job: Job, scheduled: float) -> str:
@@ -134,9 +127,9 @@ def template_status(job: Job, runs: Iterable[Run], chosen: Turn, now: float) -> 
     suspended = job.spec.suspend
     phase = Phase.SUSPENDED if suspended else Phase.SCHEDULED
     status: Json = {"observedGeneration": job.generation, "phase": str(phase)}
-    last = timestamp(chosen.scheduled) if chosen.scheduled is not None else before.get("lastScheduleTime")
+    last = chosen.scheduled if chosen.scheduled is not None else chosen.last
     if last is not None:
-        status["lastScheduleTime"] = last
+        status["lastScheduleTime"] = timestamp(last)
     ends = [run.completed for run in left if run.phase == Phase.COMPLETED and run.completed is not None]
     success = max([*ends, seconds(before.get("lastSuccessfulTime")) or 0.0])
     if success:

@@ -62,7 +62,7 @@ def merged(value: Any, patch: Any) -> Any:
 
 
 def test_there_is_a_file_for_each_kind() -> None:
-    assert KINDS == ["Backup", "BrokerCluster", "BrokerNode", "ConsumerGroup", "StoreJob", "Topic"]
+    assert KINDS == ["Backup", "BrokerCluster", "BrokerNode", "ConsumerGroup", "ScheduledBackup", "StoreJob", "Topic"]
     assert [path.stem for path in FILES] == [kind.lower() for kind in KINDS]
 
 
@@ -108,6 +108,12 @@ def test_columns_and_scale_show_fields_that_exist(kind: str) -> None:
 def test_a_condition_has_one_shape_everywhere() -> None:
     shapes = [schema_of(kind)["properties"]["status"]["properties"]["conditions"]["items"] for kind in KINDS]
     assert all(shape == shapes[0] for shape in shapes)
+
+
+def test_the_template_of_a_schedule_has_the_fields_of_a_backup() -> None:
+    template = at(schema_of("ScheduledBackup"), ".spec.template")
+    assert template["properties"] == at(schema_of("Backup"), ".spec")["properties"]
+    assert template["required"] == at(schema_of("Backup"), ".spec")["required"]
 
 
 # -- the checker itself ------------------------------------------------------------------------------------------------

@@ -136,7 +136,11 @@ class SimulatedApi:
                 return self._apply(key, resource, body or {}, subresource, query["fieldManager"])
             case "PATCH":
                 self._check_version(key, body or {})
-                return self._store(key, merged(self._found(key), body or {}))
+                held = (self._found(key)["metadata"]).get("finalizers")
+                answer = self._store(key, merged(self._found(key), body or {}))
+                if held and not answer["metadata"].get("finalizers") and "deletionTimestamp" in answer["metadata"]:
+                    self.remove(key)
+                return answer
             case "DELETE":
                 return self._delete(key, body or {})
         raise RefusalError(405, "MethodNotAllowed")
@@ -222,7 +226,9 @@ class SimulatedApi:
             if "deletionTimestamp" not in found["metadata"]:
                 found["metadata"]["deletionTimestamp"] = stamp(self.now() + grace)
                 self._store(key, found)
-        elif plural == "persistentvolumeclaims" and self._is_used(namespace, name):
+        elif (plural == "persistentvolumeclaims" and self._is_used(namespace, name)) or found["metadata"].get(
+            "finalizers"
+        ):
             found["metadata"].setdefault("deletionTimestamp", stamp(self.now()))
             self._store(key, found)
         else:

@@ -10,14 +10,17 @@ create if the object does not exist. */}}
 - apiGroups: [tallystick.dev] # created by schedules; deleted after ttlSecondsAfterFinished
   resources: [storejobs]
   verbs: [get, list, watch, create, delete]
-- apiGroups: [tallystick.dev] # patch is for the finalizer
+- apiGroups: [tallystick.dev] # created and deleted by ScheduledBackups; patch is for the finalizer
   resources: [backups]
-  verbs: [get, list, watch, patch]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [tallystick.dev]
+  resources: [scheduledbackups]
+  verbs: [get, list, watch]
 - apiGroups: [batch] # one for each group of a Backup
   resources: [jobs]
   verbs: [get, list, create, delete]
 - apiGroups: [tallystick.dev]
-  resources: [brokerclusters/status, brokernodes/status, topics/status, consumergroups/status, storejobs/status, backups/status]
+  resources: [brokerclusters/status, brokernodes/status, topics/status, consumergroups/status, storejobs/status, backups/status, scheduledbackups/status]
   verbs: [get, patch]
 - apiGroups: [tallystick.dev] # to set them as owners with blockOwnerDeletion
   resources: [brokerclusters/finalizers, brokernodes/finalizers, storejobs/finalizers, backups/finalizers]

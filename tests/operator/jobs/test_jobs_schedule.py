@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jobs_lab import OVER, START, JobLab, Script
 from simulated_api import stamp
 
-from tallystick.operator.jobs.schedule import MOST_MISSED, Schedule, ScheduleError
+from tallystick.operator.core.schedule import MOST_MISSED, Schedule, ScheduleError
 
 RUNS = Script(seconds=20)
 FOR_EVER = Script(code=None)

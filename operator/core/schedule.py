@@ -1,5 +1,8 @@
 """Scheduled times: five cron fields in a time zone. Pure: the current time is an argument.
 
+StoreJobs and ScheduledBackups use it. `Schedule.due` decides which time has no run yet; the caller creates the run and
+records its time.
+
 The syntax (fields, lists, steps, names, `L`, days of month and week together) is that of Debian's cron. So is the
 behavior when clocks change: a fixed time runs once, an interval follows the clock. A CronJob of Kubernetes omits a
 fixed time that the clock skips, and runs twice at one that occurs twice.
@@ -33,11 +36,29 @@ SHORTHANDS = {
 }
 MOST_MISSED = 100
 """Limit of counted missed times. A CronJob warns above the same limit."""
+CLOCK_SECONDS = 300.0
+"""If the last run is scheduled for a time further in the future, the clock was set back since."""
 _MINUTE = timedelta(minutes=1)
 
 
 class ScheduleError(ValueError):
     """The schedule or the time zone is invalid. The message names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """Which scheduled time needs a run. Times are seconds since 1970."""
+
+    time: float | None = None
+    """The last scheduled time that has no run yet; None: no run is due."""
+    missed: int = 0
+    """Number of scheduled times without a run, including `time`; at most MOST_MISSED + 1."""
+    expired: float | None = None
+    """The last scheduled time, if it has no run and its starting deadline is over."""
+    last: float | None = None
+    """Scheduled time of the last run. Other than before if the clock was set back."""
+    is_set_back: bool = False
+    """Whether the clock was set back: `last` is now the last scheduled time up to the current time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +144,19 @@ class Schedule:
         while count <= MOST_MISSED and (following := self.after(at)) is not None and following <= now:
             count, at = count + 1, following
         return last, count
+
+    def due(self, last: float | None, created: float, now: float, starting_deadline: float | None = None) -> Due:
+        """Returns what is due. `last`: scheduled time of the last run; None: there was none since `created`.
+
+        Of several times without a run only the last one is due, and only until `starting_deadline` seconds after it.
+        When the clock was set back, the times up to now count as done. Otherwise no run would be due until the clock
+        passes `last` again.
+        """
+        is_set_back = last is not None and last > now + CLOCK_SECONDS
+        if is_set_back:
+            last = self.last(now) or now // 60 * 60
+        since = created if last is None else last
+        startable = since if starting_deadline is None else max(since, now - starting_deadline)
+        time, missed = self.missed(startable, now)
+        expired = None if time is not None else self.missed(since, now)[0]
+        return Due(time, missed, expired, last, is_set_back)
