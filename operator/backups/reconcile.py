@@ -87,7 +87,7 @@ class BackupsReconciler:
         """Writes the status if it changed, and events and metrics if the phase changed."""
         before = body.get("status") or {}
         status = backup_status(replace(backup, status=before), decision, now)
-        self._metrics.saw(backup.namespace, backup.name, backup.cluster, status)
+        self._metrics.saw(backup.namespace, backup.name, backup.cluster, status, backup.schedule)
         if status == before:
             return
         await self._kube.apply_status(kube.BACKUPS, body, status)
@@ -99,7 +99,7 @@ class BackupsReconciler:
         _logger.info("%s/%s: %s %s", backup.namespace, backup.name, status["phase"], status["message"])
         failed = decision.phase is Phase.FAILED
         if failed:
-            self._metrics.failed(backup.namespace, backup.cluster)
+            self._metrics.count_failure(backup.namespace, backup.cluster)
         if decision.phase in (*OVER, Phase.RUNNING):
             await self._context.events.post(about, str(decision.phase), status["message"] or "started", warning=failed)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tallystick.operator.core.backup_place import BackupPlace, BackupPlaceError
 from tallystick.operator.core.kube import GROUP, Json
-from tallystick.operator.core.names import EXPIRED, is_set
+from tallystick.operator.core.names import EXPIRED, SCHEDULE_LABEL, is_set
 from tallystick.operator.core.times import seconds
 
 FINALIZER = f"{GROUP}/stored-backup"
@@ -36,6 +36,8 @@ class Backup:
     verify: bool = False
     deletes: bool = False
     """The stored backup is deleted with the resource: the user, or the retention of its schedule, wants it."""
+    schedule: str = ""
+    """The ScheduledBackup in its label; empty: none."""
     deadline_seconds: int = DEADLINE_SECONDS
     deleting: bool = False
     finalizers: tuple[str, ...] = ()
@@ -75,6 +77,7 @@ class Backup:
             bytes_per_second=str(spec.get("bytesPerSecond") or ""),
             verify=bool(spec.get("verify", False)),
             deletes=spec.get("deletionPolicy") == "Delete" or is_set(metadata, EXPIRED),  # an unknown policy: no
+            schedule=str((metadata.get("labels") or {}).get(SCHEDULE_LABEL) or ""),
             deadline_seconds=int(spec.get("activeDeadlineSeconds") or DEADLINE_SECONDS),
             deleting=bool(metadata.get("deletionTimestamp")),
             finalizers=tuple(metadata.get("finalizers") or ()),

@@ -4,7 +4,8 @@
   was suspended) only the last one gets a Backup, until its starting deadline.
 - A Backup that is due waits while another one of the schedule runs, and for at most an hour while what one has stored
   is being deleted: `tally backup` refuses to do both at once.
-- One Backup is deleted at a time, and none while a Backup of the cluster runs.
+- One Backup is deleted at a time, and none while a Backup of the cluster runs. After a Backup has ended, deletions come
+  before the next one for ten minutes. So neither waits for ever, also if Backups take longer than their interval.
 - While the schedule is suspended or its cluster hibernates, no Backup is created, and none is deleted.
 
 The name of a Backup contains its scheduled time. So an operator that ends between the creation and the status creates
@@ -27,6 +28,9 @@ from tallystick.operator.schedules.spec import ScheduledBackup
 
 DELETION_SECONDS = 3600.0
 """So long a Backup that is due waits for a deletion. It is created then, even if the deletion never ends."""
+
+PRUNING_SECONDS = 600.0
+"""So long after the end of a Backup, deletions come before the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ def _begin(schedule: ScheduledBackup, seen: Seen, due: Due, time: float, decisio
     name = run_name(schedule, time)
     if any(run.name == name for run in seen.runs):
         return replace(decision, last=time)  # created by a pass that ended before it wrote the status
-    if waits := _obstacle(schedule, seen, name):
+    if waits := _obstacle(schedule, seen, name) or _pruning(schedule, seen, name):
         told = Told(waits.reason, waits.message)
         return replace(decision, phase=Phase.WAITING, waits=waits, told=(*decision.told, told))
     told = ()
@@ -110,11 +114,23 @@ def _obstacle(schedule: ScheduledBackup, seen: Seen, name: str) -> Refusal | Non
     return None
 
 
+def _pruning(schedule: ScheduledBackup, seen: Seen, name: str) -> Refusal | None:
+    """Returns why a Backup that is due waits for a deletion that can begin now."""
+    ended = max((run.completed or 0.0 for run in seen.runs), default=0.0)
+    free = _free(schedule, seen)
+    if not free or seen.others or not seen.now - PRUNING_SECONDS < ended:
+        return None
+    return Refusal(reasons.DELETION_RUNNING, f"{name} is due and waits for the deletion of {free[0].name}")
+
+
+def _free(schedule: ScheduledBackup, seen: Seen) -> list[Run]:
+    """Returns the Backups that the retention does not keep, and from which no cluster is being restored."""
+    return [run for run in surplus(seen.runs, schedule.retention) if not used_by(run, seen.clusters)]
+
+
 def _retain(schedule: ScheduledBackup, seen: Seen, decision: Decision) -> Decision:
     """Adds the Backup to delete, or why none is deleted now."""
-    found = surplus(seen.runs, schedule.retention)
-    users = {run.name: used_by(run, seen.clusters) for run in found}
-    free = [run for run in found if not users[run.name]]
+    found, free = surplus(seen.runs, schedule.retention), _free(schedule, seen)
     spare = tuple(run for run in seen.runs if run.is_expired and run.deleting_since is None and run not in free)
     decision = replace(decision, spare=spare)
     running = [*(run.name for run in seen.runs if run.is_active), *seen.others]
@@ -131,6 +147,6 @@ def _retain(schedule: ScheduledBackup, seen: Seen, decision: Decision) -> Decisi
         told = Told("BackupExpired", f"{message}: it is deleted with what it has stored")
         return replace(decision, prune=free[0], held=Refusal(reasons.DELETING, message), told=(*decision.told, told))
     if found:
-        message = f"{found[0].name} is kept: BrokerCluster {users[found[0].name]} is being restored"
+        message = f"{found[0].name} is kept: BrokerCluster {used_by(found[0], seen.clusters)} is being restored"
         return replace(decision, held=Refusal(reasons.IN_USE, message))
     return decision

@@ -19,6 +19,7 @@ from typing import Any
 from backup_storm import NAMES as BACKUP_NAMES
 from backup_storm import Backups
 from foreign_objects import NAMES, OF_OTHERS, Foreign, uncollected
+from schedule_storm import Schedules
 from simulated_api import RefusalError
 from simulated_cluster import CLUSTER, NAMESPACE, Cluster
 
@@ -38,6 +39,7 @@ class Storm:
         hostile: bool = False,
         backups: bool = False,
         recovers: bool = False,
+        schedules: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.cluster = uncollected(Cluster(random.Random(seed + 1)))
@@ -56,7 +58,10 @@ class Storm:
         self.hook, self.cluster.api.hook = self.cluster.api.hook, self.write
         spec = {"bootstrap": self.stored()} if recovers else {}
         self.cluster.create(replicas=self.replicas, groups=groups, image="node:1", storage={"size": "10Gi"}, **spec)
-        self.backups = Backups(self.cluster, self.foreign, self.random) if backups else None
+        self.backups = Backups(self.cluster, self.foreign, self.random) if backups or schedules else None
+        self.schedules: Schedules | None = None
+        if schedules and self.backups is not None:
+            self.schedules = Schedules(self.cluster, self.foreign, self.backups, self.random)
 
     def stored(self) -> dict[str, Any]:
         """A backup for each group; the `spec.bootstrap` that starts from them."""
@@ -98,6 +103,9 @@ class Storm:
             deeds += (self.accept, self.accept, *(self.die,) * 4, self.lose_answers, self.listeners, self.policies)
         if self.backups is not None:
             deeds += (*(self.back_up,) * 4, *(self.delete_backup,) * 2, self.backups_cut_off, self.foreign_job)
+        if self.schedules is not None:
+            deeds += (*(self.change_schedule,) * 4, *(self.schedule_cut_off,) * 4, self.delete_schedule)
+            deeds += (*(self.delete_scheduled,) * 2, *(self.foreign_scheduled,) * 2, *(self.minutes,) * 6)
         deeds += tuple(getattr(self, name) for name in self.favour for _ in range(6))
         for _ in range(turns):
             deed = self.random.choice(deeds)
@@ -108,6 +116,9 @@ class Storm:
                 if self.backups is not None:
                     self.backups.one_pass()
                     self.backups.tick()
+                if self.schedules is not None:
+                    self.schedules.one_pass()
+                    self.schedules.check()
                 self.foreign.check()
         self.note("over")
         if self.hostile:
@@ -127,7 +138,13 @@ class Storm:
             self.cluster.change({"replicas": 3})
             self.cluster.settle()
         self.check()
-        if self.backups is not None:
+        if self.backups is not None and self.schedules is None:
+            self.backups.settle()
+            self.check()
+        if self.schedules is not None:
+            assert self.backups is not None
+            self.backups.sound = True
+            self.schedules.settle()
             self.backups.settle()
             self.check()
 
@@ -307,6 +324,39 @@ class Storm:
             self.note(f"jobs/{name} of others")
             self._make_foreign("jobs", name)
 
+    def change_schedule(self) -> None:
+        assert self.schedules is not None
+        self.note(self.schedules.change())
+
+    def delete_schedule(self) -> None:
+        assert self.schedules is not None
+        self.note(self.schedules.delete())
+
+    def delete_scheduled(self) -> None:
+        assert self.schedules is not None
+        self.note(self.schedules.delete_backup())
+
+    def foreign_scheduled(self) -> None:
+        assert self.schedules is not None
+        self.note(self.schedules.foreign_backup())
+
+    def schedule_cut_off(self) -> None:
+        assert self.schedules is not None
+        calls = self.random.randint(0, 8)
+        self.note(f"the operator of schedules ends after {calls} requests")
+        self.cluster.api.before, before = self.schedules.count_call, self.cluster.api.before
+        self.schedules.one_pass(calls=calls)
+        self.cluster.api.before = before
+        self.schedules.reconciler = None
+
+    def minutes(self) -> None:
+        """Some minutes without a fault: Backups run to their end."""
+        assert self.schedules is not None and self.backups is not None
+        for _ in range(self.random.randint(1, 20)):
+            self.schedules.one_pass()
+            self.cluster.tick(10.0)
+            self.backups.tick()
+
     # -- what happens in a hostile world -------------------------------------------------------------------------------
 
     def write(self, *about: Any) -> None:
@@ -314,6 +364,8 @@ class Storm:
         method, resource, key, body, _ = about
         if self.backups is not None:
             self.backups.write(method, resource, key, body)
+        if self.schedules is not None:
+            self.schedules.judge.write(method, resource, key, body)
         if not self.hostile:  # the numbers of the other storms stay as they are
             self.hook(*about)
             return
@@ -402,9 +454,10 @@ def run(
     hostile: bool = False,
     backups: bool = False,
     recovers: bool = False,
+    schedules: bool = False,
 ) -> Storm:
     """A run that fails names its seed and tells what happened."""
-    storm = Storm(seed, replicas, groups, favour, hostile, backups, recovers)
+    storm = Storm(seed, replicas, groups, favour, hostile, backups, recovers, schedules)
     try:
         storm.run(turns)
     except AssertionError as error:
@@ -419,7 +472,8 @@ def main(first: int, seeds: int) -> int:
     failed = 0
     for seed in range(first, first + seeds):
         try:
-            run(seed, turns=25, groups=1 + (seed % 5 == 0), hostile=True, backups=seed % 2 == 1)
+            of = {1: "backups", 3: "schedules"}.get(seed % 4)
+            run(seed, turns=25, groups=1 + (seed % 5 == 0), hostile=True, **({of: True} if of else {}))
         except Exception as error:
             failed += 1
             print(

@@ -169,16 +169,18 @@ class ScheduleLab(Operated[SchedulesReconciler]):
     def one_pass(self, writes: int | None = None) -> float | None:
         return self.pass_over(WorkKey(NAMESPACE, "nightly", Kind.SCHEDULE), writes)
 
-    def play(self, seconds: float, step: float = 5.0) -> None:
+    def play(self, seconds: float, step: float = 15.0) -> None:
         """All is looked at every `step` seconds."""
         until = self.world.time + seconds
         while self.world.time < until:
             self.one_pass()
             self.tick(step)
 
-    def tick(self, seconds: float = 5.0) -> None:
+    def tick(self, seconds: float = 15.0) -> None:
         """The Backups take a step, and pods of their Jobs end after a while."""
         for body in self.api.all("backups"):
+            if phase_of(body) in OVER and not is_going(body):
+                continue
             other, self.reconciler = self.reconciler, self.backups  # type: ignore[assignment]
             self.pass_over(WorkKey(NAMESPACE, body["metadata"]["name"], Kind.BACKUP), None)
             self.reconciler = other
@@ -188,10 +190,9 @@ class ScheduleLab(Operated[SchedulesReconciler]):
             self._run(job)
 
     def _run(self, job: Json) -> None:
+        """The pod of a Job begins at once, and ends after `seconds`."""
         name, begun = job["metadata"]["name"], datetime.fromisoformat(job["metadata"]["creationTimestamp"]).timestamp()
         kind = job["spec"]["template"]["spec"]["containers"][0]["command"][2]
-        if self.world.time < begun + self.seconds or self.api.get("pods", f"{name}-x") is not None:
-            return
         results: dict[str, Json] = {
             "create": {"address": f"/backups/orders/{name}", "committed": 9, "bytes": 9, "newBytes": 1},
             "verify": {"sound": True},
@@ -199,11 +200,11 @@ class ScheduleLab(Operated[SchedulesReconciler]):
         }
         owner = {"kind": "Job", "name": name, "uid": job["metadata"]["uid"], "controller": True}
         code = self.code if kind == "create" else 0
-        ended = {
-            "state": {"terminated": {"exitCode": code, "message": json.dumps(results[kind]) if not code else "no"}}
-        }
+        state: Json = {"running": {}}
+        if self.world.time >= begun + self.seconds:
+            state = {"terminated": {"exitCode": code, "message": "no" if code else json.dumps(results[kind])}}
         labels = job["spec"]["template"]["metadata"]["labels"]
-        status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [ended]}
+        status = {"phase": "Running", "containerStatuses": [{"name": "backup", "state": state}]}
         self.world.put("pods", f"{name}-x", {"status": status}, labels=labels, ownerReferences=[owner])
 
     # -- what is seen --------------------------------------------------------------------------------------------------
