@@ -34,6 +34,7 @@ ORDER = (
     "rolling_upgrade",
     "scale",
     "backup",
+    "scheduled_backup",
     "stopping",
     "recovery",
     "store_jobs",

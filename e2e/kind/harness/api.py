@@ -22,6 +22,7 @@ _HOMES = {
     "consumergroups": _OURS,
     "storejobs": _OURS,
     "backups": _OURS,
+    "scheduledbackups": _OURS,
     "statefulsets": "apis/apps/v1",
     "deployments": "apis/apps/v1",
     "leases": "apis/coordination.k8s.io/v1",

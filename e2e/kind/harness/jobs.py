@@ -123,11 +123,18 @@ class Jobs:
 
     def exported(self, claim: str, path: str, image: str) -> list[tuple[int, int, int]]:
         """All rows of an export: queue, queue offset, position. Read by a pod that mounts its claim."""
-        pod = f"e2e-rows-{time.monotonic_ns()}"
+        said = self.beside(claim, image, "python3", "-c", _ROWS, f"/out/{path}")
+        rows = [json.loads(line) for line in said.splitlines()]
+        return [(int(queue), int(offset), int(pos)) for queue, offset, pos in rows]
+
+    def beside(self, claim: str, image: str, *command: str) -> str:
+        """What a command prints in a pod that mounts a claim at /out, read-only."""
+        pod = f"e2e-beside-{time.monotonic_ns()}"
         container = {
-            "name": "rows",
+            "name": "command",
             "image": image,
-            "command": ["python3", "-c", _ROWS, f"/out/{path}"],
+            "command": list(command),
+            "env": [{"name": "HOME", "value": "/tmp"}],
             "securityContext": RESTRICTED,
             "volumeMounts": [
                 {"name": "out", "mountPath": "/out", "readOnly": True},
@@ -143,8 +150,7 @@ class Jobs:
         apply(manifest)
         said = output_of(self.api, self.namespace, pod, 120)
         kubectl("delete", "pod", pod, "--namespace", self.namespace, "--wait=false")
-        rows = [json.loads(line) for line in said.splitlines()]
-        return [(int(queue), int(offset), int(pos)) for queue, offset, pos in rows]
+        return said
 
 
 class Volume:
