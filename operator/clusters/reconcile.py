@@ -31,8 +31,9 @@ from tallystick.operator.clusters.status import (
     failed_status,
     next_underway,
     node_status,
+    unplanned_phase,
 )
-from tallystick.operator.clusters.stopping import fence_warnings
+from tallystick.operator.clusters.stopping import fence_warnings, stopped_peers
 from tallystick.operator.clusters.writing import Outcome, Writer
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
@@ -216,6 +217,8 @@ class ClusterReconciler:
         self._context.metrics.saw_cluster(
             cluster.namespace, cluster.name, status["phase"], status["nodes"], status["ready"], leaderless
         )
+        unplanned = unplanned_phase(cluster, observed, plan, decision, underway)
+        self._context.metrics.saw_stops(cluster.namespace, cluster.name, unplanned, stopped_peers(cluster, observed))
 
     async def _refuse(self, body: Json, reason: str) -> None:
         metadata, before = body["metadata"], body.get("status") or {}
@@ -224,6 +227,7 @@ class ClusterReconciler:
             await self._context.kube.apply_status(kube.CLUSTERS, body, status)
             await self._context.events.post(Reference.to(body), "InvalidSpec", reason, warning=True)
         self._context.metrics.saw_cluster(metadata["namespace"], metadata["name"], "Failed", 0, 0)
+        self._context.metrics.saw_stops(metadata["namespace"], metadata["name"], "Failed")
 
     async def _tell_refusals(self, cluster: Cluster, body: Json, observed: Observed, memory: _Memory) -> None:
         """Records an event for each new rejection of the API server, taken name, warning about a fence, and change of
@@ -252,6 +256,7 @@ class ClusterReconciler:
         self._context.metrics.saw_cluster(
             cluster.namespace, cluster.name, "Unknown", status.get("nodes", 0), status.get("ready", 0)
         )
+        self._context.metrics.saw_stops(cluster.namespace, cluster.name, "Unknown")
         try:
             if status != before:
                 await self._context.kube.apply_status(kube.CLUSTERS, body, status)

@@ -14,7 +14,14 @@ from tallystick.operator.clusters.observed import Group, Member, Observed, Under
 from tallystick.operator.clusters.quorum import blind, majority, sound, voters_of
 from tallystick.operator.clusters.recovery import recovered_condition
 from tallystick.operator.clusters.spec import Cluster, External
-from tallystick.operator.clusters.stopping import Stop, fenced_condition, hibernated_condition, is_hibernated, stop_of
+from tallystick.operator.clusters.stopping import (
+    Stop,
+    fenced_condition,
+    hibernated_condition,
+    is_hibernated,
+    quorum_lost,
+    stop_of,
+)
 from tallystick.operator.core.conditions import MAX_MESSAGE, Condition, merged
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import NAME_SERVER, Names
@@ -22,6 +29,8 @@ from tallystick.operator.core.times import timestamp
 
 HELD = "waits: "
 """Prefix of the reason of a step in the status while the step is blocked and was not started."""
+ATTENTION = frozenset({"Degraded", "Failed", "Unknown"})
+"""Phases of a cluster for the alert TallystickClusterDegraded."""
 DISRUPTIVE = (Action.RESTART, Action.REPLACE, Action.FORCE)
 
 
@@ -176,7 +185,25 @@ def _step_status(
     return {"action": action, "target": target, "reason": reason[:MAX_MESSAGE], "since": kept or timestamp(since)}
 
 
-def _phase(cluster: Cluster, observed: Observed, layout: Layout, decision: Decision, underway: Underway | None) -> str:
+def unplanned_phase(
+    cluster: Cluster, observed: Observed, layout: Layout, decision: Decision, underway: Underway | None
+) -> str:
+    """Returns the phase of a cluster that needs attention; empty: it needs none, or a fence explains its phase."""
+    found = (_phase(cluster, observed, layout, decision, underway, with_fence=each) for each in (True, False))
+    phase, apart_from_fence = found
+    return phase if phase in ATTENTION and apart_from_fence in ATTENTION else ""
+
+
+def _phase(
+    cluster: Cluster,
+    observed: Observed,
+    layout: Layout,
+    decision: Decision,
+    underway: Underway | None,
+    *,
+    with_fence: bool = True,
+) -> str:
+    """Returns the phase. Without `with_fence`: what it would be if the members that a user stops were ready."""
     if any(hold.reason == "Paused" for hold in decision.holds):
         return "Paused"
     if cluster.hibernating:
@@ -196,8 +223,12 @@ def _phase(cluster: Cluster, observed: Observed, layout: Layout, decision: Decis
         if not member.ready
         and names.node(member.group, member.number) != target
         and ((member.group, member.number) in voting or not voting)
+        and (with_fence or stop_of(cluster, member.group, member.number) is None)
     ]
-    if broken or any(group.leader is None and not blind(group) for group in observed.groups):
+    leaderless = [group for group in observed.groups if group.leader is None and not blind(group)]
+    if not with_fence:
+        leaderless = [group for group in leaderless if not quorum_lost(cluster, group)]
+    if broken or leaderless:
         return "Degraded"
     if _unseen(observed):
         return "Unknown"

@@ -31,6 +31,13 @@ def stop_of(cluster: Cluster, group: int, member: int) -> Stop | None:
     return Stop.FENCED if is_fenced(cluster.fenced, name) else None
 
 
+def stopped_peers(cluster: Cluster, observed: Observed) -> list[tuple[str, str, str]]:
+    """Returns the members that a user stops: the labels `node_id` and `peer` of brokers' metrics, and the reason."""
+    names = Names(cluster.namespace, cluster.name)
+    stops = [(each, stop_of(cluster, each.group, each.number)) for each in observed.members if each.exists]
+    return [(names.group(each.group), f"n{each.number}", stop.value) for each, stop in stops if stop is not None]
+
+
 def replicas_of(cluster: Cluster, member: Member) -> int:
     """Returns the replicas of the StatefulSet of a member: none once it is stopped, or if it never started."""
     if stop_of(cluster, member.group, member.number) is None:

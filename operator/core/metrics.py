@@ -75,6 +75,22 @@ LEADERLESS = GaugeDeclaration(
     "the last reconciliation of each cluster",
     ("cluster_namespace", "cluster"),
 )
+UNPLANNED = GaugeDeclaration(
+    "tallystick_operator_unplanned_clusters",
+    "0 or 1",
+    "1 for each BrokerCluster that is `Degraded`, `Failed` or `Unknown` and needs attention. A cluster that is degraded"
+    " because of a fence alone has no series.",
+    "the last reconciliation of each cluster",
+    ("cluster_namespace", "cluster", "phase"),
+)
+STOPPED = GaugeDeclaration(
+    "tallystick_operator_stopped_members",
+    "0 or 1",
+    "1 for each member that a user stops, by reason: `Fenced` or `Hibernating`. `node_id` (the group) and `peer` (such"
+    " as `n1`) are those of the brokers' metrics.",
+    "the last reconciliation of each cluster",
+    ("cluster_namespace", "cluster", "node_id", "peer", "reason"),
+)
 QUEUE = GaugeDeclaration(
     "tallystick_operator_queue_keys",
     "keys",
@@ -109,7 +125,7 @@ RESIDENT = GaugeDeclaration(
 )
 CORE_METRICS: tuple[MetricDeclaration, ...] = (
     *(PASSES, PASS_SECONDS, ERRORS, WRITES, STEPS),
-    *(CLUSTERS, NODES, LEADERLESS, QUEUE, WAITING, LEADS, NAMESPACES, RESIDENT),
+    *(CLUSTERS, NODES, LEADERLESS, UNPLANNED, STOPPED, QUEUE, WAITING, LEADS, NAMESPACES, RESIDENT),
 )
 """Metrics of every operator, also of one on standby."""
 
@@ -136,12 +152,16 @@ class Metrics:
         self.clusters = CLUSTERS.register(self.registry)
         self.nodes = NODES.register(self.registry)
         self.leaderless = LEADERLESS.register(self.registry)
+        self.unplanned = UNPLANNED.register(self.registry)
+        self.stopped = STOPPED.register(self.registry)
         self.queue = QUEUE.register(self.registry)
         self.waiting = WAITING.register(self.registry)
         self.leads = LEADS.register(self.registry)
         self.namespaces = NAMESPACES.register(self.registry)
         RESIDENT.register(self.registry).set_function(resident_bytes)
         self._phases: dict[tuple[str, str], tuple[str, int, int]] = {}
+        self._unplanned: dict[tuple[str, str], str] = {}
+        self._stops: dict[tuple[str, str], tuple[tuple[str, str, str], ...]] = {}
 
     def saw_cluster(
         self, namespace: str, name: str, phase: str, nodes: int, ready: int, leaderless: int | None = None
@@ -152,16 +172,41 @@ class Metrics:
             self.leaderless.labels(namespace, name).set(leaderless)
         self._show()
 
+    def saw_stops(
+        self, namespace: str, name: str, unplanned: str, stops: Iterable[tuple[str, str, str]] | None = None
+    ) -> None:
+        """Records which members a user stops, and the phase of a cluster that needs attention (empty: it needs none).
+
+        `stops`: `node_id`, `peer` and reason of each; None: they were not read.
+        """
+        self._unplanned[namespace, name] = unplanned
+        if stops is not None:
+            self._stops[namespace, name] = tuple(stops)
+        self._show_stops()
+
     def forgot_cluster(self, namespace: str, name: str) -> None:
         """Removes a deleted cluster."""
         if self._phases.pop((namespace, name), None) is not None:
             with suppress(KeyError):  # no pass has read its groups
                 self.leaderless.remove(namespace, name)
+        self._unplanned.pop((namespace, name), None)
+        self._stops.pop((namespace, name), None)
+        self._show_stops()
         self._show()
 
     def text(self) -> bytes:
         """Returns the metrics in the text format of Prometheus."""
         return generate_latest(self.registry)
+
+    def _show_stops(self) -> None:
+        self.unplanned.clear()
+        self.stopped.clear()
+        for cluster, phase in self._unplanned.items():
+            if phase:
+                self.unplanned.labels(*cluster, phase).set(1)
+        for cluster, stops in self._stops.items():
+            for stop in stops:
+                self.stopped.labels(*cluster, *stop).set(1)
 
     def _show(self) -> None:
         self.clusters.clear()

@@ -201,8 +201,90 @@ def test_flushes_are_slow_if_more_than_one_of_a_hundred_is(slow: float, fires: b
     assert ("TallystickFlushSlow" in firing(found)) is fires
 
 
+OF_CLUSTER = OPERATOR | {"cluster_namespace": "shop", "cluster": "orders"}
+
+
+def of_operator(name: str, value: float, **labels: str) -> Series:
+    """Returns a series of the operator about the cluster `orders`."""
+    return series(f"tallystick_operator_{name}", OF_CLUSTER | labels, (NOW_S, value))
+
+
 def test_a_failed_backup_fires_until_it_is_deleted() -> None:
-    phases = [series("tallystick_operator_backups", OPERATOR | {"phase": "Completed"}, (NOW_S, 3))]
-    assert firing(HEALTHY_OPERATOR + phases) == {}
-    failed = series("tallystick_operator_backups", OPERATOR | {"phase": "Failed"}, (NOW_S, 1))
-    assert set(firing([*HEALTHY_OPERATOR, *phases, failed])) == {"TallystickBackupFailed"}
+    assert firing([*HEALTHY_OPERATOR, of_operator("failed_backups", 0)]) == {}
+    assert set(firing([*HEALTHY_OPERATOR, of_operator("failed_backups", 1)])) == {"TallystickBackupFailed"}
+
+
+@pytest.mark.parametrize(
+    ("success", "required", "fires"),
+    [
+        (NOW_S - 90_000, NOW_S - 86_400, True),  # last night's did not succeed, and tonight's is due
+        (NOW_S - 80_000, NOW_S - 86_400, False),
+        (NOW_S - 80_000, NOW_S - 3_600, True),  # the same age is too old for a schedule of each hour
+        (0, NOW_S - 60, True),  # it has never succeeded
+        (0, None, False),  # it is suspended, or new
+    ],
+)
+def test_a_backup_is_too_old_by_the_period_of_its_own_schedule(
+    success: float, required: float | None, fires: bool
+) -> None:
+    found = [*HEALTHY_OPERATOR, of_operator("schedule_last_success_timestamp_seconds", success, schedule="nightly")]
+    found.append(of_operator("schedule_last_success_timestamp_seconds", NOW_S, schedule="other"))
+    if required is not None:
+        found.append(of_operator("schedule_required_timestamp_seconds", required, schedule="nightly"))
+    alerts = firing(found)
+    assert alerts.keys() == ({"TallystickBackupTooOld"} if fires else set())
+    assert [dict(labels)["schedule"] for labels in alerts.get("TallystickBackupTooOld", ())] == ["nightly"] * fires
+
+
+def group_of(voters: int, away: Iterable[int]) -> list[Series]:
+    """Returns what the leader of a group, n0, says while members are away."""
+    gone = set(away)
+    found = [
+        series(name, BROKER, (NOW_S, value))
+        for name, value in (
+            ("tally_group_leads", 1),
+            ("tally_group_voters", voters),
+            ("tally_group_in_sync", voters - len(gone)),
+        )
+    ]
+    for peer in range(1, voters):
+        found.append(series("tally_group_connected", BROKER | {"peer": f"n{peer}"}, (NOW_S, float(peer not in gone))))
+    return [*HEALTHY_OPERATOR, *found]
+
+
+def stopped(*peers: int, reason: str = "Fenced", **labels: str) -> list[Series]:
+    about = {"node_id": "orders-0", "reason": reason} | labels
+    return [of_operator("stopped_members", 1, **{"peer": f"n{peer}", **about}) for peer in peers]
+
+
+ABSENT = {"TallystickMemberUnreachable", "TallystickQuorumAtRisk"}
+
+
+@pytest.mark.parametrize(
+    ("voters", "away", "found", "fires", "unreachable"),
+    [
+        (3, [1], [], ABSENT, [1]),
+        (3, [1], stopped(1), {"TallystickMemberFenced"}, []),
+        (3, [1], stopped(1, reason="Hibernating"), set(), []),
+        (3, [1], stopped(2), {"TallystickMemberUnreachable", "TallystickMemberFenced"}, [1]),
+        (3, [1], stopped(1, node_id="orders-1"), {*ABSENT, "TallystickMemberFenced"}, [1]),
+        (3, [1], stopped(1, cluster_namespace="other"), {*ABSENT, "TallystickMemberFenced"}, [1]),
+        (5, [1, 2], stopped(1, 2), {"TallystickMemberFenced"}, []),
+        (5, [1, 2], stopped(1), {"TallystickMemberUnreachable", "TallystickMemberFenced"}, [2]),
+        (5, [1, 2, 3], stopped(1), {*ABSENT, "TallystickMemberFenced"}, [2, 3]),
+    ],
+)
+def test_a_planned_stop_of_a_member_is_no_loss_and_a_loss_beside_it_is_one(
+    voters: int, away: list[int], found: list[Series], fires: set[str], unreachable: list[int]
+) -> None:
+    alerts = firing([*group_of(voters, away), *found])
+    assert alerts.keys() == fires
+    peers = {dict(labels)["peer"] for labels in alerts.get("TallystickMemberUnreachable", ())}
+    assert peers == {f"n{number}" for number in unreachable}
+
+
+def test_a_cluster_is_degraded_if_it_needs_attention() -> None:
+    planned = series("tallystick_operator_clusters", OPERATOR | {"phase": "Degraded"}, (NOW_S, 1))
+    assert firing([*HEALTHY_OPERATOR, planned]) == {}
+    alerts = firing([*HEALTHY_OPERATOR, of_operator("unplanned_clusters", 1, phase="Degraded")])
+    assert alerts.keys() == {"TallystickClusterDegraded"}

@@ -22,6 +22,7 @@ from tallystick.operator.core.metrics import CORE_METRICS, Metrics
 from tallystick.operator.core.settings import Settings, SettingsError
 from tallystick.operator.core.work_queue import Key, Kind
 from tallystick.operator.jobs.metrics import JOB_METRICS, JobMetrics
+from tallystick.operator.schedules.metrics import SCHEDULE_METRICS, ScheduleMetrics
 from tallystick.operator.topics.metrics import TOPIC_METRICS, TopicMetrics
 
 ENVIRONMENT = {"TALLYSTICK_NODE_IMAGE": "node:1", "POD_NAME": "p", "POD_NAMESPACE": "system"}
@@ -119,8 +120,9 @@ async def test_its_metrics_are_those_of_the_reference(leads: bool) -> None:
     if leads:  # as the work queue does it
         JobMetrics(metrics.registry)
         BackupMetrics(metrics.registry)
+        ScheduleMetrics(metrics.registry)
         TopicMetrics(metrics.registry)
-        declared += [*JOB_METRICS, *BACKUP_METRICS, *TOPIC_METRICS]
+        declared += [*JOB_METRICS, *BACKUP_METRICS, *SCHEDULE_METRICS, *TOPIC_METRICS]
     for made in set(metrics.registry._collector_to_names):
         if isinstance(made, MetricWrapperBase) and made._labelnames:
             made.labels(*("x" for _ in made._labelnames))  # a sample, which shows its labels
@@ -183,6 +185,7 @@ def test_every_kind_that_the_operator_makes_is_watched_but_secrets() -> None:
             for each in (kube.CLUSTERS, kube.BROKER_NODES, kube.TOPICS, kube.CONSUMER_GROUPS, kube.STORE_JOBS)
         ),
         kube.BACKUPS.plural,
+        kube.SCHEDULED_BACKUPS.plural,
     }
     assert set(watched()) == expected
     assert "secrets" not in expected

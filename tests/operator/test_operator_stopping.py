@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from simulated_cluster import CLUSTER, Cluster
 
+from tallystick.operator.core import kube
 from tallystick.operator.core.node_api import NodeRefusedError
 
 FENCED, HIBERNATION = "tallystick.dev/fenced", "tallystick.dev/hibernation"
@@ -263,3 +264,51 @@ def test_an_operator_that_ends_between_writes_finishes_the_hibernation(world: Cl
     world.run_until(lambda: world.status["phase"] == "Hibernated")
     world.change(annotations={HIBERNATION: None})
     world.settle()
+
+
+def shown(world: Cluster, name: str) -> list[dict[str, str]]:
+    """The labels of the series of a metric about the cluster."""
+    families = world.metrics.registry.collect()
+    samples = [
+        sample for family in families for sample in family.samples if sample.name == f"tallystick_operator_{name}"
+    ]
+    return [
+        {key: value for key, value in sample.labels.items() if key not in ("cluster_namespace", "cluster")}
+        for sample in samples
+        if sample.value == 1
+    ]
+
+
+def test_a_fence_is_told_to_the_alerts_and_needs_no_attention(world: Cluster) -> None:
+    number = next(each for each in range(3) if each != world.groups[0].leader)
+    world.change(annotations={FENCED: MEMBERS[number]})
+    world.run_until(lambda: fenced(world) == ("True", "MembersFenced"))
+    run(world, 3)
+    assert shown(world, "stopped_members") == [{"node_id": "orders-0", "peer": f"n{number}", "reason": "Fenced"}]
+    assert world.status["phase"] == "Degraded" and shown(world, "unplanned_clusters") == []
+    other = next(each for each in range(3) if each not in (number, world.groups[0].leader))
+    world.broken_images.add("node:1")
+    world.delete(kube.PODS, f"{MEMBERS[other]}-0")
+    run(world, 5)
+    assert shown(world, "unplanned_clusters") == [{"phase": "Degraded"}], "another member is away beside the fence"
+    world.broken_images.clear()
+    world.change(annotations={FENCED: None})
+    world.settle()
+    assert (shown(world, "stopped_members"), shown(world, "unplanned_clusters")) == ([], [])
+
+
+def test_a_fence_of_a_majority_explains_that_no_member_leads(world: Cluster) -> None:
+    world.change(annotations={FENCED: "*"})
+    run(world, 20)
+    assert world.status["phase"] == "Degraded" and shown(world, "unplanned_clusters") == []
+    assert {each["peer"] for each in shown(world, "stopped_members")} == {"n0", "n1", "n2"}
+
+
+def test_a_hibernation_is_told_to_the_alerts(world: Cluster) -> None:
+    world.change(annotations={HIBERNATION: "on"})
+    run(world, 20)
+    assert [each["reason"] for each in shown(world, "stopped_members")] == ["Hibernating"] * 3
+    assert shown(world, "unplanned_clusters") == []
+    world.api.remove(("brokerclusters", "shop", CLUSTER))
+    world.one_pass()
+    assert shown(world, "stopped_members") == [], "nothing is shown of a deleted cluster"

@@ -11,6 +11,7 @@ from operator_storm import run
 from tallystick.operator.backups import carry_out
 from tallystick.operator.clusters import broker_manifests, decide, layout, reading, stopping, writing
 from tallystick.operator.core import kube
+from tallystick.operator.schedules import decide as schedules_decide
 
 pytestmark = pytest.mark.simulation
 
@@ -34,6 +35,12 @@ def test_a_hostile_world_is_survived_and_nothing_of_others_changes(seed: int) ->
 @pytest.mark.parametrize("seed", (1, 13, 25, 27, 7100110))
 def test_backups_end_while_everything_happens_to_their_cluster(seed: int) -> None:
     run(seed, turns=40, hostile=True, backups=True)
+
+
+@pytest.mark.parametrize("seed", (7, 11))
+def test_schedules_of_backups_come_through(seed: int) -> None:
+    """Each time gets one Backup, one runs at a time, and none is deleted that is needed or that others made."""
+    run(seed, turns=25, hostile=True, schedules=True)
 
 
 async def no_deletion(hands: Any, backup: Any, seen: Any, kept: set[str]) -> bool:
@@ -136,6 +143,10 @@ MISTAKES |= {
     "a member that no annotation names is stopped": (
         *(layout, "stop_of", lambda cluster, group, member: stopping.Stop.FENCED if cluster.fenced else None),
         {"favour": ("fence",)},
+    ),
+    "a schedule does not wait for its last Backup": (
+        *(schedules_decide, "_obstacle", lambda schedule, seen, name: None),
+        {"schedules": True},
     ),
     "an object with the right name is ours": (writing, "belongs", anyones, {"hostile": True}),
     "an object with our labels is ours": (reading, "owned", anybody, {"hostile": True}),

@@ -49,6 +49,7 @@ class Foreign:
             "brokernodes": {"spec": {"clusterName": CLUSTER, "group": 0, "member": 0}},
             "pods": {"spec": {"containers": [{"name": "mine", "image": "mine"}]}, "status": {}},
             "statefulsets": {"spec": {"replicas": 0, "template": {"metadata": {}, "spec": {"containers": []}}}},
+            "backups": {"spec": {}, "status": {"phase": "Completed"}},
             "persistentvolumeclaims": {"spec": {"resources": {"requests": {"storage": "1Gi"}}}},
         }
         body = {"metadata": {"name": name} | metadata, **content.get(plural, {"spec": {}})}

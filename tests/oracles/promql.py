@@ -174,7 +174,13 @@ class _Parser:
             quantile = float(self._next())
             self._next(",")
         value = _vector(self.either())
+        texts = []
+        while self._sees(","):
+            self._next()
+            texts.append(self._next().strip('"'))
         self._next(")")
+        if name == "label_replace":
+            return _relabeled(value, *texts)
         if name == "floor":
             return {labels: float(math.floor(number)) for labels, number in value.items()}
         if name == "absent":
@@ -241,6 +247,18 @@ def _combined(of: Callable[[float, float], float], one: Value, other: Value) -> 
     if isinstance(other, float):
         return {labels: of(each, other) for labels, each in one.items()}
     return {labels: of(each, other[labels]) for labels, each in one.items() if labels in other}
+
+
+def _relabeled(value: Vector, target: str, replacement: str, source: str, pattern: str) -> Vector:
+    """Prometheus' label_replace: sets a label from another one; `$1` is the first group of the pattern."""
+    found = {}
+    for labels, number in value.items():
+        known = dict(labels)
+        match = re.fullmatch(pattern, known.get(source, ""))
+        if match is not None:
+            known[target] = match.expand(replacement.replace("$", "\\"))
+        found[frozenset(known.items())] = number
+    return found
 
 
 def _quantiles(quantile: float, buckets: Vector) -> Vector:
