@@ -5,7 +5,7 @@
 - A Backup that is due waits while another one of the schedule runs, and for at most an hour while what one has stored
   is being deleted: `tally backup` refuses to do both at once.
 - One Backup is deleted at a time, and none while a Backup of the cluster runs. After a Backup has ended, deletions come
-  before the next one for ten minutes. So neither waits for ever, also if Backups take longer than their interval.
+  before the next one for ten minutes. So neither waits without a limit, also if Backups take longer than their interval.
 - While the schedule is suspended or its cluster hibernates, no Backup is created, and none is deleted.
 
 The name of a Backup contains its scheduled time. So an operator that ends between the creation and the status creates

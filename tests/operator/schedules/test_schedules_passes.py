@@ -25,7 +25,7 @@ def lab() -> ScheduleLab:
 
 
 def at(lab: ScheduleLab, minutes: float) -> None:
-    """Goes on until so many minutes after the first time."""
+    """Continues until so many minutes after the first time."""
     lab.play(BEGIN + 60 * minutes - lab.world.time)
 
 
@@ -206,7 +206,7 @@ def test_many_deletions_delay_a_backup_for_ten_minutes_at_most(lab: ScheduleLab)
     assert len(lab.judge.deleted) > 10
 
 
-def test_what_failed_is_kept_for_a_while_and_the_last_success_for_ever(lab: ScheduleLab) -> None:
+def test_what_failed_is_kept_for_a_while_and_the_last_success_is_always_kept(lab: ScheduleLab) -> None:
     lab.schedule(retention={"keepLast": 1, "keepFailed": 2}, template={"activeDeadlineSeconds": 60})
     at(lab, 5)
     lab.code = 3
@@ -353,7 +353,7 @@ def test_backups_go_with_their_owner(lab: ScheduleLab, owner: str, kind: str) ->
     assert (reference["kind"], reference["controller"], reference["blockOwnerDeletion"]) == (kind, True, False)
     lab.change(backupOwnerReference="none", retention={"keepLast": 1})
     at(lab, 15)
-    assert lab.judge.deleted == [name(0)], "it is its own, whoever owns it"
+    assert lab.judge.deleted == [name(0)], "its owner does not matter"
 
 
 def test_backups_stay_when_their_schedule_is_deleted(lab: ScheduleLab) -> None:
