@@ -18,16 +18,7 @@ import os
 import time
 
 from tallystick.operator.backups.spec import FINALIZER
-from tallystick.operator.core.kube import (
-    BACKUPS,
-    CLUSTERS,
-    CONSUMER_GROUPS,
-    SCHEDULED_BACKUPS,
-    STORE_JOBS,
-    TOPICS,
-    Kube,
-    Resource,
-)
+from tallystick.operator.core.kube import BACKUPS, CLUSTERS, CONSUMER_GROUPS, STORE_JOBS, TOPICS, Kube, Resource
 from tallystick.operator.core.lease import Lease, LeaseLostError
 from tallystick.operator.core.namespace_leases import NamespaceLeases
 from tallystick.operator.core.release import release_all
@@ -38,7 +29,7 @@ _logger = logging.getLogger(__name__)
 
 HOLD_SECONDS = 20.0
 """Duration of the lease. An operator that is installed right after this waits as long."""
-KINDS = (CLUSTERS, TOPICS, CONSUMER_GROUPS, STORE_JOBS, BACKUPS, SCHEDULED_BACKUPS)
+KINDS = (CLUSTERS, TOPICS, CONSUMER_GROUPS, STORE_JOBS, BACKUPS)
 FINALIZERS: tuple[tuple[Resource, str], ...] = (
     (TOPICS, TOPIC.finalizer),
     (CONSUMER_GROUPS, CONSUMER_GROUP.finalizer),

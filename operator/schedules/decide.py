@@ -5,7 +5,7 @@
 - A Backup that is due waits while another one of the schedule runs, and for at most an hour while what one has stored
   is being deleted: `tally backup` refuses to do both at once.
 - One Backup is deleted at a time, and none while a Backup of the cluster runs. After a Backup has ended, deletions come
-  before the next one for ten minutes. So neither waits without a limit, also if Backups take longer than their interval.
+  before the next one for ten minutes. So neither waits without a limit, even if Backups take longer than their period.
 - While the schedule is suspended or its cluster hibernates, no Backup is created, and none is deleted.
 
 The name of a Backup contains its scheduled time. So an operator that ends between the creation and the status creates
@@ -80,9 +80,9 @@ def _stopped(schedule: ScheduledBackup, seen: Seen) -> Refusal | None:
 
 
 def _due(schedule: ScheduledBackup, now: float) -> Due:
-    if schedule.immediate and schedule.last is None:
-        return Due(schedule.first, 1)
-    return schedule.schedule.due(schedule.last, schedule.created, now, schedule.starting_deadline_seconds)
+    """Returns what is due. With `immediate`, the first Backup is due at once, unless a scheduled time has come."""
+    due = schedule.schedule.due(schedule.last, schedule.created, now, schedule.starting_deadline_seconds)
+    return Due(schedule.first, 1) if schedule.immediate and schedule.last is None and due.time is None else due
 
 
 def _begin(schedule: ScheduledBackup, seen: Seen, due: Due, time: float, decision: Decision) -> Decision:

@@ -57,7 +57,7 @@ class Seen:
     runs: tuple[Run, ...] = ()
     """Its Backups by scheduled time, the oldest first."""
     others: tuple[str, ...] = ()
-    """Names of other Backups of the cluster that have not ended."""
+    """Names of other Backups of the cluster whose Jobs run: they create, verify or delete a stored backup."""
     clusters: Sequence[Json] = ()
     """All clusters of the namespace: they may be restored from a Backup."""
 
@@ -130,7 +130,7 @@ def seen_of(schedule: ScheduledBackup, now: float, backups: Sequence[Json], clus
         for body in backups
         if body["metadata"]["name"] not in names
         and (body.get("spec") or {}).get("clusterName") == schedule.cluster
-        and (body.get("status") or {}).get("phase") in (Phase.RUNNING, Phase.VERIFYING)
+        and (body.get("status") or {}).get("phase") in (Phase.RUNNING, Phase.VERIFYING, Phase.DELETING)
     )
     runs = sorted((run_of(schedule, body) for body in own), key=lambda run: run.scheduled)
     cluster = next((each for each in clusters if each["metadata"]["name"] == schedule.cluster), None)

@@ -58,6 +58,15 @@ def test_the_first_one_can_be_created_at_once(lab: ScheduleLab) -> None:
     assert len(lab.names()) == 1
 
 
+def test_an_immediate_one_that_had_to_wait_gives_way_to_a_scheduled_one(lab: ScheduleLab) -> None:
+    lab.schedule(immediate=True)
+    lab.annotate_cluster(hibernation="on")
+    at(lab, 5)
+    lab.annotate_cluster()
+    at(lab, 8)
+    assert lab.names() == [name(0)]
+
+
 def test_an_immediate_one_and_a_time_in_the_same_minute_are_one(lab: ScheduleLab) -> None:
     lab.world.time = BEGIN
     lab.schedule("* * * * *", immediate=True)
