@@ -310,7 +310,7 @@ async def discover(kube: Kube, queue: WorkQueue, settings: Settings) -> None:
 
 
 def _lives(job: Json) -> bool:
-    """Whether a StoreJob, Backup or schedule needs a reconciliation: it has not ended, it expires, or it is being deleted."""
+    """Whether a resource needs a reconciliation: it has not ended, it expires, or it is being deleted."""
     if job["metadata"].get("deletionTimestamp"):
         return True
     phase, ttl = (job.get("status") or {}).get("phase"), (job.get("spec") or {}).get("ttlSecondsAfterFinished")

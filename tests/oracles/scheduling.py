@@ -37,6 +37,7 @@ SLOW = frozenset(
         "tests/node/test_transactions.py",
         "tests/operator/jobs/test_jobs_runs.py",
         "tests/operator/jobs/test_jobs_schedule.py",
+        "tests/operator/schedules/test_schedules_passes.py",
         "tests/operator/test_operator_ownership.py",
         "tests/operator/test_operator_passes.py",
         "tests/operator/topics/test_topics_deleted.py",
