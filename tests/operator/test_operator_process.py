@@ -202,6 +202,8 @@ def test_no_handler_of_changes_that_would_leave_marks_on_objects() -> None:
     [
         ("storejobs", {"name": "orders"}, {Kind.JOB}),
         ("backups", {"name": "orders"}, {Kind.BACKUP}),
+        ("backups", {"name": "orders", "labels": {"tallystick.dev/schedule": "orders"}}, {Kind.BACKUP, Kind.SCHEDULE}),
+        ("scheduledbackups", {"name": "orders"}, {Kind.SCHEDULE}),
         ("storejobs", {"name": "orders-1", "labels": {"tallystick.dev/job-template": "orders"}}, {Kind.JOB}),
         (
             "pods",
