@@ -30,7 +30,7 @@ def _schedule(brokers: Brokers, keep: int, **spec: object) -> None:
 
 def _backups(api: Api, brokers: Brokers) -> dict[str, Json]:
     """The Backups of the schedule by name, the oldest first."""
-    found = api.list("backups", brokers.namespace)
+    found = api.list("backups", brokers.namespace, f"tallystick.dev/schedule={NAME}")
     return {each["metadata"]["name"]: each for each in sorted(found, key=lambda each: str(each["metadata"]["name"]))}
 
 

@@ -231,18 +231,18 @@ def test_the_only_objects_made_and_not_applied_are_pods_and_jobs() -> None:
     verbs = {resource: set(rule["verbs"]) for rule in found for resource in rule["resources"]}
     assert verbs["pods"] == {"get", "list", "watch", "create", "delete"}
     assert verbs["storejobs"] == {"get", "list", "watch", "create", "delete"}
-    assert verbs["backups"] == {"get", "list", "watch", "patch"} and verbs["jobs"] == {
+    assert verbs["backups"] == {"get", "list", "watch", "create", "patch", "delete"}  # patch is for marks
+    assert verbs["scheduledbackups"] == {"get", "list", "watch"} and verbs["scheduledbackups/status"] == {
         "get",
-        "list",
-        "create",
-        "delete",
+        "patch",
     }
+    assert verbs["jobs"] == {"get", "list", "create", "delete"}
     assert verbs["storejobs/status"] == {"get", "patch"} and verbs["storejobs/finalizers"] == {"update"}
 
 
 def test_definitions_are_part_of_the_release_and_kept() -> None:
     manifests = of_kind(rendered("default"), "CustomResourceDefinition")
-    assert len(manifests) == 6
+    assert len(manifests) == 7
     assert {m["metadata"]["annotations"]["helm.sh/resource-policy"] for m in manifests} == {"keep"}
     for path in (ROOT / "crds").glob("*.yaml"):
         assert yaml.safe_load(path.read_text()) in manifests
