@@ -173,6 +173,22 @@ def test_the_stored_backup_goes_with_the_resource_if_it_is_to(lab: Lab) -> None:
     assert FINALIZER not in (lab.api.get("backups", "now") or {"metadata": {}})["metadata"].get("finalizers", [])
 
 
+def test_a_policy_that_changes_after_the_end_counts(lab: Lab) -> None:
+    lab.backup()
+    lab.step()
+    lab.end("now-0-1", 0, DONE)
+    lab.step()
+    body = lab.api.objects["backups", NAMESPACE, "now"]
+    assert not body["metadata"].get("finalizers")
+    lab.api._store(("backups", NAMESPACE, "now"), {**body, "spec": {**body["spec"], "deletionPolicy": "Delete"}})
+    lab.step()
+    assert (lab.api.get("backups", "now") or {})["metadata"]["finalizers"] == [FINALIZER]
+    assert lab.status["phase"] == "Completed"
+    lab.delete()
+    lab.step()
+    assert lab.jobs() == ["now-0-1-delete"]
+
+
 def test_a_namespace_that_is_being_deleted_keeps_the_stored_backup(lab: Lab) -> None:
     lab.backup(deletionPolicy="Delete")
     lab.step()
