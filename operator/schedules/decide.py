@@ -93,7 +93,7 @@ def _begin(schedule: ScheduledBackup, seen: Seen, due: Due, time: float, decisio
     if waits := _obstacle(schedule, seen, name) or _pruning(schedule, seen, name):
         told = Told(waits.reason, waits.message)
         return replace(decision, phase=Phase.WAITING, waits=waits, told=(*decision.told, told))
-    told = ()
+    told: tuple[Told, ...] = ()
     if due.missed > 1:
         count = f"more than {MOST_MISSED}" if due.missed > MOST_MISSED else str(due.missed - 1)
         message = f"{count} scheduled times before {timestamp(time)} got no Backup; the last one gets {name}"
