@@ -169,7 +169,7 @@ class ScheduleLab(Operated[SchedulesReconciler]):
     def one_pass(self, writes: int | None = None) -> float | None:
         return self.pass_over(WorkKey(NAMESPACE, "nightly", Kind.SCHEDULE), writes)
 
-    def play(self, seconds: float, step: float = 15.0) -> None:
+    def play(self, seconds: float, step: float = 20.0) -> None:
         """All is looked at every `step` seconds."""
         until = self.world.time + seconds
         while self.world.time < until:

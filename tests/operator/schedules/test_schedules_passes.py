@@ -402,6 +402,7 @@ def test_a_clock_that_is_set_back_a_little_repeats_no_backup(lab: ScheduleLab) -
     assert lab.names() == [name(10)]
 
 
+@pytest.mark.simulation
 def test_cut_off_at_every_write_a_time_has_one_backup() -> None:
     """The judge sees a Backup that is created twice, one beside another, and one that is deleted too early."""
 
