@@ -91,8 +91,8 @@ def _begin(schedule: ScheduledBackup, seen: Seen, due: Due, time: float, decisio
     if any(run.name == name for run in seen.runs):
         return replace(decision, last=time)  # created by a pass that ended before it wrote the status
     if waits := _obstacle(schedule, seen, name) or _pruning(schedule, seen, name):
-        told = Told(waits.reason, waits.message)
-        return replace(decision, phase=Phase.WAITING, waits=waits, told=(*decision.told, told))
+        event = Told(waits.reason, waits.message)
+        return replace(decision, phase=Phase.WAITING, waits=waits, told=(*decision.told, event))
     told: tuple[Told, ...] = ()
     if due.missed > 1:
         count = f"more than {MOST_MISSED}" if due.missed > MOST_MISSED else str(due.missed - 1)
