@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tallystick.operator.clusters.cluster_manifests import broker_toml, names_of, owner_of, pod_spec
+from tallystick.operator.clusters.pod_template import spread
 from tallystick.operator.clusters.recovery_source import Restore
 from tallystick.operator.clusters.spec import MAX_MEMBERS, Cluster, External
 from tallystick.operator.core.kube import BROKER_NODES, CLAIMS, SERVICES, STATEFUL_SETS, Json
@@ -129,7 +130,11 @@ def services(cluster: Cluster, group: int, member: int, node_uid: str) -> list[J
 
 def template_digest(cluster: Cluster, plan: MemberPlan) -> str:
     """Returns the digest of pod and configuration of a member, without the bootstrap settings."""
-    return digest([_pod(cluster, plan, first_start=False), broker_toml(cluster)])
+    template = cluster.spec.placement.template
+    parts: list[Any] = [_pod(cluster, plan, first_start=False), broker_toml(cluster)]
+    if template.labels or template.annotations:
+        parts.append([dict(template.labels), dict(template.annotations)])
+    return digest(parts)
 
 
 def stateful_set(cluster: Cluster, plan: MemberPlan, node_uid: str, replicas: int = 1) -> Json:
@@ -142,10 +147,8 @@ def stateful_set(cluster: Cluster, plan: MemberPlan, node_uid: str, replicas: in
     if plan.restore is not None:
         pod["initContainers"] = [plan.restore.container]
         pod["volumes"] = [*pod["volumes"], *plan.restore.volumes]
-    template = {
-        "metadata": {"labels": labels, "annotations": {TEMPLATE: template_digest(cluster, plan)}},
-        "spec": pod,
-    }
+    metadata = cluster.spec.placement.template.metadata(labels, {TEMPLATE: template_digest(cluster, plan)})
+    template = {"metadata": metadata, "spec": pod}
     content = {
         "spec": {
             "replicas": replicas,
@@ -228,7 +231,7 @@ def _pod(cluster: Cluster, plan: MemberPlan, *, first_start: bool) -> Json:
     pod = pod_spec(spec, spec.placement, names.account, container, volumes)
     pod["affinity"] = spec.placement.affinity or apart(group_selector)
     pod["terminationGracePeriodSeconds"] = GRACE_SECONDS
-    if spec.placement.spread:
-        whole = {"labelSelector": {"matchLabels": group_selector}}
-        pod["topologySpreadConstraints"] = [whole | constraint for constraint in spec.placement.spread]
+    if constraints := spread(spec.placement.spread, group_selector):
+        pod["topologySpreadConstraints"] = constraints
+    spec.placement.template.apply(pod, container)
     return pod

@@ -26,7 +26,7 @@ CHANGE_SECONDS = 15.0
 
 
 class BlockedError(Exception):
-    """The leader or a PodDisruptionBudget does not permit the step now."""
+    """The leader, a PodDisruptionBudget or an admission policy does not permit the step now."""
 
 
 async def carry_out(context: Context, cluster: Cluster, objects: Objects, observed: Observed, step: Step) -> None:
@@ -63,8 +63,9 @@ async def carry_out(context: Context, cluster: Cluster, objects: Objects, observ
 
 
 async def restart_name_server(context: Context, objects: Objects, name: str, pod: Pod) -> None:
-    """Stops an outdated name server; its StatefulSet creates a current one. KubeError: it is not done."""
+    """Stops an outdated name server; its StatefulSet creates a current one. KubeError, BlockedError: it is not done."""
     namespace = objects.cluster["metadata"]["namespace"]
+    await _try_successor(context, objects, namespace, name.rpartition("-")[0])
     message = f"{name}: the pod is outdated"
     await context.events.post(Reference.to(objects.cluster), "RestartNameServer", message)
     try:
@@ -78,6 +79,22 @@ async def restart_name_server(context: Context, objects: Objects, name: str, pod
         if error.status != 429:
             raise
         _logger.info("%s is not restarted now: %s", name, error.said)
+
+
+async def _try_successor(context: Context, objects: Objects, namespace: str, stateful_set: str) -> None:
+    """Lets the API server try a pod of the present template, so that a template that it refuses stops no pod.
+
+    A StatefulSet is accepted with an unknown priority class or service account, or against a policy for pods. Only its
+    next pod would be refused. BlockedError: it would be.
+    """
+    live = objects.get("StatefulSet", stateful_set)
+    if live is None:
+        return
+    template = live["spec"]["template"]
+    metadata = {**(template.get("metadata") or {}), "name": f"{stateful_set}-trial", "namespace": namespace}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+    if why := await context.kube.refusal(kube.PODS, namespace, body):
+        raise BlockedError(f"the API server would refuse the new pod: {why}")
 
 
 async def _tell(context: Context, objects: Objects, name: str, step: Step) -> None:
@@ -112,6 +129,9 @@ class _Work:
         if pod is None:
             return
         name = self._names.pod(self._member.group, self._member.number)
+        if self._step.action is Action.RESTART:
+            set_name = self._names.node(self._member.group, self._member.number)
+            await _try_successor(self._context, self._objects, namespace, set_name)
         try:
             if pod.ready:
                 await self._context.kube.evict(namespace, name, uid=pod.uid)

@@ -16,7 +16,16 @@ from tallystick.operator.core.kube import (
     Json,
 )
 from tallystick.operator.core.manifests import manifest, owned_by, pod_security
-from tallystick.operator.core.names import HTTP, NAME_SERVER, NAME_SERVER_OUTSIDE, RAFT, REMOTING, VIP, Names
+from tallystick.operator.core.names import (
+    GROUP_LABEL,
+    HTTP,
+    NAME_SERVER,
+    NAME_SERVER_OUTSIDE,
+    RAFT,
+    REMOTING,
+    VIP,
+    Names,
+)
 
 TOKEN_KEY = "token"
 
@@ -86,22 +95,29 @@ def _token_secret(cluster: Cluster, name: str, token: str) -> Json:
 def disruption_budget(cluster: Cluster, group: int, evictable: int) -> Json:
     """Returns the budget of a group: `evictable` members at a time. A pod that is not ready can always be evicted."""
     names = names_of(cluster)
-    selector = names.broker_selector() | {key: names.group_labels(group)[key] for key in ("tallystick.dev/group",)}
+    labels = names.group_labels(group)
+    selector = names.broker_selector() | {GROUP_LABEL: labels[GROUP_LABEL]}
+    return _budget(cluster, names.group(group), labels, selector, evictable)
+
+
+def name_server_budget(cluster: Cluster) -> Json:
+    """Returns the budget of the name servers: one at a time. It permits the eviction of a single one, or it would block
+    every drain of its Kubernetes node."""
+    names = names_of(cluster)
+    return _budget(cluster, names.name_server, names.labels("nameserver"), names.name_server_selector(), 1)
+
+
+def _budget(
+    cluster: Cluster, name: str, labels: Mapping[str, str], selector: Mapping[str, str], evictable: int
+) -> Json:
     content = {
         "spec": {
             "maxUnavailable": evictable,
-            "selector": {"matchLabels": selector},
+            "selector": {"matchLabels": dict(selector)},
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         }
     }
-    return manifest(
-        DISRUPTION_BUDGETS,
-        cluster.namespace,
-        names.group(group),
-        names.group_labels(group),
-        content,
-        owner=owner_of(cluster),
-    )
+    return manifest(DISRUPTION_BUDGETS, cluster.namespace, name, labels, content, owner=owner_of(cluster))
 
 
 def network_policies(cluster: Cluster, operator: Mapping[str, str]) -> list[Json]:

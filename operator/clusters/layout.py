@@ -63,6 +63,7 @@ def shared_manifests(cluster: Cluster, observed: Observed) -> list[Json]:
         ),
     ]
     if cluster.spec.disruption_budget:
+        found.append(cluster_manifests.name_server_budget(cluster))
         found += [
             cluster_manifests.disruption_budget(cluster, group, _evictable(cluster, observed, group))
             for group in range(cluster.spec.groups)

@@ -6,6 +6,7 @@ The operator updates them one at a time (`name_servers.py`). Their only state is
 from __future__ import annotations
 
 from tallystick.operator.clusters.cluster_manifests import names_of, owner_of, pod_spec
+from tallystick.operator.clusters.pod_template import spread
 from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.core.kube import SERVICES, STATEFUL_SETS, Json
 from tallystick.operator.core.manifests import apart, container_security, digest, environment, manifest, port, probe
@@ -90,7 +91,11 @@ def name_server_set(cluster: Cluster, image: str, replicas: int) -> Json:
     pod = pod_spec(spec, placement, names.account, container, [])
     pod["affinity"] = placement.affinity or apart(names.name_server_selector())
     pod["terminationGracePeriodSeconds"] = 30
-    labels = names.labels("nameserver")
+    if constraints := spread(placement.spread, names.name_server_selector()):
+        pod["topologySpreadConstraints"] = constraints
+    placement.template.apply(pod, container)
+    added = [dict(placement.template.labels), dict(placement.template.annotations)]
+    labels, version = names.labels("nameserver"), digest([pod, added] if any(added) else pod)
     content = {
         "spec": {
             "replicas": replicas,
@@ -99,7 +104,7 @@ def name_server_set(cluster: Cluster, image: str, replicas: int) -> Json:
             "minReadySeconds": SETTLED_SECONDS,
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": names.name_server_selector()},
-            "template": {"metadata": {"labels": labels, "annotations": {TEMPLATE: digest(pod)}}, "spec": pod},
+            "template": {"metadata": placement.template.metadata(labels, {TEMPLATE: version}), "spec": pod},
         }
     }
     return manifest(STATEFUL_SETS, cluster.namespace, names.name_server, labels, content, owner=owner_of(cluster))

@@ -64,6 +64,8 @@ class _Memory:
     stuck_restarts: dict[str, int] = field(default_factory=dict)
     blocked: str = ""
     """Why the last step failed; empty: it did not."""
+    name_server_blocked: str = ""
+    """Why the last restart of a name server was not possible; empty: it was, or there was none."""
     failing_since: float | None = None
     """Since when every pass has failed, in seconds since 1970; None: the last one did not."""
     told: frozenset[tuple[str, str]] = frozenset()
@@ -110,7 +112,7 @@ class ClusterReconciler:
                 break
         if any(each.exists and not each.ready for each in observed.members):
             refusals = await self._writer.ensure_secrets(cluster, awaited=True) or refusals
-        outcome.refusals += refusals
+        outcome.refusals += [*refusals, *([memory.name_server_blocked] if memory.name_server_blocked else [])]
         observed = self._read(cluster, sight, memory, outcome)
         await self._tell_refusals(cluster, body, observed, memory)
         self._count_stuck(cluster, observed, memory)
@@ -118,9 +120,7 @@ class ClusterReconciler:
         await self._write_status(cluster, sight, observed, plan, decision, memory)
         if decision.step is None:
             memory.blocked = ""
-            stale = next_restart(observed.name_servers)
-            if stale is not None and not cluster.paused and not cluster.hibernating and not observed.taken:
-                await restart_name_server(self._context, sight.objects, *stale)
+            await self._restart_name_server(cluster, sight, observed, memory)
             moving = sight.objects.cluster["status"]["phase"] in ("Creating", "Updating", "Scaling", "Hibernating")
             resync = self._context.settings.resync_seconds
             if observed.hindrance is not None:
@@ -180,6 +180,16 @@ class ClusterReconciler:
         except (NodeError, BlockedError) as error:
             memory.blocked = str(error)
             _logger.warning("%s failed: %s", step.action.value, error)
+
+    async def _restart_name_server(self, cluster: Cluster, sight: Sight, observed: Observed, memory: _Memory) -> None:
+        stale, memory.name_server_blocked = next_restart(observed.name_servers), ""
+        if stale is None or cluster.paused or cluster.hibernating or observed.taken:
+            return
+        try:
+            await restart_name_server(self._context, sight.objects, *stale)
+        except BlockedError as error:
+            memory.name_server_blocked = f"Pod {stale[0]}: {error}"
+            _logger.warning("%s is not restarted: %s", stale[0], error)
 
     async def _write_status(
         self, cluster: Cluster, sight: Sight, observed: Observed, plan: Layout, decision: Decision, memory: _Memory

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
+from tallystick.operator.clusters.pod_template import PodTemplate, PodTemplateError
 from tallystick.operator.clusters.recovery_source import RecoverySpec
 from tallystick.operator.core.backup_place import BackupPlaceError
 from tallystick.operator.core.kube import Json
@@ -69,22 +70,31 @@ class External(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Scheduling and resources of pods, copied to the pod spec."""
+    """Scheduling and resources of pods, copied to the pod spec, and what users add to it."""
 
     resources: Json = field(default_factory=dict)
     node_selector: Json = field(default_factory=dict)
     tolerations: tuple[Json, ...] = ()
     affinity: Json = field(default_factory=dict)
-    spread: tuple[Json, ...] = ()
+    spread: tuple[Json, ...] | None = None
+    """None: the default, over zones. Empty: no constraint."""
+    template: PodTemplate = field(default_factory=PodTemplate)
 
     @classmethod
-    def parse(cls, spec: Mapping[str, Any]) -> Placement:
+    def parse(cls, spec: Mapping[str, Any], place: str) -> Placement:
+        """Parses the fields of a spec at a path, which ends with a dot. SpecError: one is invalid."""
+        spread = spec.get("topologySpreadConstraints")
+        try:
+            template = PodTemplate.parse(spec.get("podTemplate") or {})
+        except PodTemplateError as error:
+            raise SpecError(f"{place}podTemplate.{error.field}", error.reason) from error
         return cls(
             resources=dict(spec.get("resources") or {}),
             node_selector=dict(spec.get("nodeSelector") or {}),
             tolerations=tuple(spec.get("tolerations") or ()),
             affinity=dict(spec.get("affinity") or {}),
-            spread=tuple(spec.get("topologySpreadConstraints") or ()),
+            spread=None if spread is None else tuple(spread),
+            template=template,
         )
 
 
@@ -150,8 +160,8 @@ class ClusterSpec:
                 segment_bytes=int(storage.get("segmentBytes") or 1 << 30),
             ),
             name_servers=_bounded(servers.get("replicas", 2), "nameServers.replicas", range(1, 8)),
-            name_server_placement=Placement.parse(servers),
-            placement=Placement.parse(spec),
+            name_server_placement=Placement.parse(servers, "spec.nameServers."),
+            placement=Placement.parse(spec, "spec."),
             listener=Listener(
                 type=_choice(External, external.get("type") or "None", "listeners.external.type"),
                 host=external.get("host") or "",

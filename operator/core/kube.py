@@ -132,6 +132,8 @@ class UnavailableError(KubeError):
 
 TERMINATING = "because it is being terminated"
 """Words of the API server in the rejection of a new object in a namespace that is being deleted."""
+QUOTA = "exceeded quota"
+"""Words of the API server in the rejection of an object that a quota does not permit."""
 REJECTED = ("failed to create typed patch object", "failed calling webhook", "field not declared in schema")
 """Rejections of an object that the server sends as an internal error (500): only the object or a user can end them."""
 
@@ -308,6 +310,21 @@ class Kube:
         except KubeError:
             return None
         return False
+
+    async def refusal(self, resource: Resource, namespace: str, body: Json) -> str:
+        """Returns why the API server would refuse to create an object; empty: it would not, or it is unknown.
+
+        It is only tried: `dryRun` stores nothing. A refusal by a quota is not returned, because the object may be meant
+        to take the place of one that still counts.
+        """
+        try:
+            await self._ask("POST", resource.path(namespace), {"dryRun": "All"}, body)
+        except (ForbiddenError, InvalidError) as error:
+            unknown = error.status in (400, 401) or any(words in error.said for words in (*REJECTED, QUOTA))
+            return "" if unknown else error.said
+        except KubeError:
+            return ""
+        return ""
 
     async def evict(self, namespace: str, pod: str, *, uid: str) -> None:
         """Evicts a pod with this UID. UnavailableError (429): a PodDisruptionBudget does not permit it now."""

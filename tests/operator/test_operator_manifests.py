@@ -64,7 +64,7 @@ def test_everything_of_a_cluster_has_its_name() -> None:
     assert names(found, "StatefulSet") == ["orders-nameserver", "orders-0-0", "orders-0-1", "orders-0-2"]
     assert names(found, "PersistentVolumeClaim") == ["data-orders-0-0", "data-orders-0-1", "data-orders-0-2"]
     assert names(found, "Service")[:2] == ["orders-nameserver-headless", "orders-nameserver"]
-    assert names(found, "PodDisruptionBudget") == ["orders-0"]
+    assert names(found, "PodDisruptionBudget") == ["orders-nameserver", "orders-0"]
     assert names(found, "NetworkPolicy") == ["orders-broker", "orders-nameserver"]
     for each in found:
         labels = each["metadata"]["labels"]

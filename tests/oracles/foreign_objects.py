@@ -17,7 +17,7 @@ def names_of_a_cluster(members: int = 5) -> Iterator[tuple[str, str]]:
         "serviceaccounts": ("node",),
         "services": ("nameserver", "nameserver-headless", "nameserver-external"),
         "statefulsets": ("nameserver",),
-        "poddisruptionbudgets": ("0",),
+        "poddisruptionbudgets": ("0", "nameserver"),
         "networkpolicies": ("broker", "nameserver"),
         "pods": ("nameserver-0", "nameserver-1"),
     }.items():

@@ -50,6 +50,8 @@ class SimulatedApi:
         """Requests from now on that get no answer."""
         self.losing = 0
         """Requests from now on that are carried out, and whose answers are lost."""
+        self.admission: Callable[[str, Json], None] = lambda plural, body: None
+        """Called before an object is created, also as a trial. It may raise RefusalError."""
         self.terminating: set[str] = set()
         """Namespaces that are being deleted."""
         self._numbers = itertools.count(1)
@@ -96,6 +98,8 @@ class SimulatedApi:
             raise RefusalError(403, "Forbidden", message)
         if "dryRun" in query and method == "POST" and key in self.objects:
             raise RefusalError(409, "AlreadyExists")
+        if method == "POST" and subresource is None:
+            self.admission(key[0], body or {})
         if "dryRun" in query:
             return body or {}
         if method == "GET":
@@ -174,6 +178,8 @@ class SimulatedApi:
         metadata = body["metadata"] = {**body["metadata"], "namespace": key[1]}
         resource = next(each for each in kube.RESOURCES if each.plural == key[0])
         body |= {"apiVersion": resource.api_version, "kind": resource.kind}
+        if key[0] == "statefulsets":
+            completed(body["spec"]["template"].get("spec") or {})
         if old is None:
             metadata |= {"uid": f"uid-{next(self._numbers)}", "creationTimestamp": stamp(self.now()), "generation": 1}
             defaulted(key[0], body, self._numbers)
@@ -327,6 +333,24 @@ def is_ready(pod: Json) -> bool:
 def claims_of(pod: Json) -> set[str]:
     volumes = (pod.get("spec") or {}).get("volumes") or ()
     return {volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume}
+
+
+def completed(pod: Json) -> None:
+    """The defaults that the server sets in the template of a pod, in each write."""
+    pod |= {"dnsPolicy": "ClusterFirst", "restartPolicy": "Always"}
+    pod.setdefault("schedulerName", "default-scheduler")
+    if "serviceAccountName" in pod:
+        pod["serviceAccount"] = pod["serviceAccountName"]
+    for container in pod.get("containers") or ():
+        container["terminationMessagePath"] = "/dev/termination-log"
+        container.setdefault("resources", {})
+        for variable in container.get("env") or ():
+            if "fieldRef" in variable.get("valueFrom", {}):
+                variable["valueFrom"]["fieldRef"].setdefault("apiVersion", "v1")
+    for volume in pod.get("volumes") or ():
+        for source in ("secret", "configMap", "projected"):
+            if source in volume:
+                volume[source].setdefault("defaultMode", 420)
 
 
 def defaulted(plural: str, body: Json, numbers: Any) -> None:
