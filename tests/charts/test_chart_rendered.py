@@ -19,10 +19,25 @@ pytestmark = [pytest.mark.process, pytest.mark.skipif(HELM is None, reason="need
 
 Manifest = dict[str, Any]
 
+DIGEST = "sha256:" + "0123456789abcdef" * 4
+
 VALUES: dict[str, dict[str, Any]] = {
     "default": {},
     "two-namespaces": {"watchNamespaces": ["shop", "bank"], "replicas": 2, "podDisruptionBudget": {"enabled": True}},
     "cluster-wide": {"clusterWide": True, "secretNamespaces": ["shop"], "rbac": {"aggregate": False}},
+    "mirror": {
+        "global": {
+            "imageRegistry": "mirror.example.com:5000/hub/",
+            "imagePullSecrets": ["mirror", {"name": "registry"}],
+        },
+        "image": {
+            "operator": {"digest": DIGEST, "tag": "ignored"},
+            "node": {"registry": "nodes.example.com", "tag": "2"},
+            "jobs": {"digest": DIGEST, "registry": "jobs.example.com", "repository": "mq/jobs"},
+        },
+        "imagePullSecrets": [{"name": "registry"}],
+        "sampleCluster": {"enabled": True},
+    },
     "everything": {
         "image": {"operator": {"repository": "registry.example.com:5000/mq/operator", "tag": "1.2.3"}},
         "imagePullSecrets": [{"name": "registry"}],
@@ -211,6 +226,30 @@ def test_images_follow_the_chart_unless_set() -> None:
     assert image == "registry.example.com:5000/mq/operator:1.2.3"
 
 
+def test_a_registry_of_all_images_and_digests() -> None:
+    """A digest has priority over a tag, and the registry of an image over that of all images."""
+    manifests = rendered("mirror")
+    operator = f"mirror.example.com:5000/hub/tallystick-operator@{DIGEST}"
+    assert environment(manifests)["TALLYSTICK_NODE_IMAGE"] == "nodes.example.com/tallystick-node:2"
+    assert environment(manifests)["TALLYSTICK_JOBS_IMAGE"] == f"jobs.example.com/mq/jobs@{DIGEST}"
+    images = {name: container["image"] for name, spec in pods(manifests) for container in spec["containers"]}
+    assert images.pop("mq-tallystick-test") == "nodes.example.com/tallystick-node:2"
+    assert len(images) == 3 and set(images.values()) == {operator}
+
+
+def test_every_pod_has_the_pull_secrets_of_both_lists_once() -> None:
+    found = [spec["imagePullSecrets"] for _, spec in pods(rendered("mirror"))]
+    assert found == [[{"name": "registry"}, {"name": "mirror"}]] * 4
+    assert all("imagePullSecrets" not in spec for _, spec in pods(rendered("default")))
+
+
+def test_a_parent_chart_may_share_other_global_values() -> None:
+    manifests = rendered("default", "--set", "global.storageClass=fast", "--set", "global.imageRegistry=r.example.com")
+    assert dict(pods(manifests))["mq-tallystick"]["containers"][0]["image"].startswith(
+        "r.example.com/tallystick-operator:"
+    )
+
+
 def test_jobs_come_after_everything_else() -> None:
     manifests = rendered("default")
     (made,) = of_kind(manifests, "PriorityClass")
@@ -363,6 +402,10 @@ def test_brokers_that_prometheus_cannot_read_have_the_name_that_an_alert_asks_fo
         ({"secretNamespaces": ["shop"]}, "secretNamespaces"),
         ({"replica": 2}, "replica"),
         ({"fullnameOverride": "UPPER"}, "fullnameOverride"),
+        ({"image": {"node": {"digest": "0123"}}}, "digest"),
+        ({"image": {"node": {"digest": "sha256:" + "A" * 64}}}, "digest"),
+        ({"global": {"imageRegistry": "https://registry.example.com"}}, "imageRegistry"),
+        ({"global": {"imagePullSecrets": [{"secret": "registry"}]}}, "imagePullSecrets"),
     ],
 )
 def test_helm_refuses_wrong_values(values: dict[str, Any], told: str) -> None:

@@ -58,7 +58,7 @@ def value_paths(values: dict[str, Any], path: str = "") -> set[str]:
 
 
 def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
-    in_schema = {path for path in schema_paths(SCHEMA) if not path.startswith(("global", "resources."))}
+    in_schema = {path for path in schema_paths(SCHEMA) if not path.startswith("resources.")}
     in_values = {path for path in value_paths(VALUES) if not path.endswith("grafana_dashboard")}
     assert in_schema == in_values
 

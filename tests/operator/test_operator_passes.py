@@ -80,6 +80,17 @@ def test_an_image_that_does_not_start_stops_at_the_first_member(world: Cluster) 
     world.settle()
 
 
+def test_an_image_is_named_by_its_digest(world: Cluster) -> None:
+    images = [f"registry.example.com:5000/mq/node@sha256:{digit * 64}" for digit in "ab"]
+    world.create(image=images[0])
+    world.settle()
+    world.change({"image": images[1]})
+    world.settle()
+    assert steps_of(world)["RestartMember"] == 3 and world.status["image"] == images[1]
+    found = {pod["spec"]["containers"][0]["image"] for pod in world.api.all("pods")}
+    assert found == {images[1]} and len(world.api.all("pods")) == 5
+
+
 def images_of_name_servers(world: Cluster) -> list[str]:
     pods = [each for each in world.api.all("pods") if "-nameserver-" in each["metadata"]["name"]]
     return [pod["spec"]["containers"][0]["image"] for pod in pods]

@@ -33,16 +33,41 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* Reference of an image: registry/repository@digest, or registry/repository:tag without a digest. */}}
+{{- define "tallystick.image" -}}
+{{- $global := .root.Values.global | default dict -}}
+{{- $registry := .image.registry | default (get $global "imageRegistry") | default "" | trimSuffix "/" -}}
+{{- $name := .image.repository -}}
+{{- if $registry -}}
+{{- $name = printf "%s/%s" $registry .image.repository -}}
+{{- end -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" $name .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $name (default .root.Chart.AppVersion .image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Secrets with registry credentials, as a JSON list: those of the chart and of `global`, each once. Strings are names. */}}
+{{- define "tallystick.pullSecrets" -}}
+{{- $found := list -}}
+{{- $global := .Values.global | default dict -}}
+{{- range concat (.Values.imagePullSecrets | default list) (get $global "imagePullSecrets" | default list) -}}
+{{- $found = append $found (kindIs "string" . | ternary (dict "name" .) .) -}}
+{{- end -}}
+{{- $found | uniq | toJson -}}
+{{- end -}}
+
 {{- define "tallystick.operatorImage" -}}
-{{- printf "%s:%s" .Values.image.operator.repository (default .Chart.AppVersion .Values.image.operator.tag) -}}
+{{- include "tallystick.image" (dict "root" . "image" .Values.image.operator) -}}
 {{- end -}}
 
 {{- define "tallystick.nodeImage" -}}
-{{- printf "%s:%s" .Values.image.node.repository (default .Chart.AppVersion .Values.image.node.tag) -}}
+{{- include "tallystick.image" (dict "root" . "image" .Values.image.node) -}}
 {{- end -}}
 
 {{- define "tallystick.jobsImage" -}}
-{{- printf "%s:%s" .Values.image.jobs.repository (default .Chart.AppVersion .Values.image.jobs.tag) -}}
+{{- include "tallystick.image" (dict "root" . "image" .Values.image.jobs) -}}
 {{- end -}}
 
 {{/* Priority class of the pods of StoreJobs: created by the chart, an existing one, or none. */}}
