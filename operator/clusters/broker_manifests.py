@@ -68,12 +68,12 @@ def broker_node(cluster: Cluster, group: int, member: int) -> Json:
     )
 
 
-def claim(cluster: Cluster, plan: MemberPlan, size: str) -> Json:
+def claim(cluster: Cluster, plan: MemberPlan, size: str, storage_class: str | None) -> Json:
     """Returns a claim without an owner: it is kept when the cluster is deleted, and a new cluster uses it again."""
-    names, storage = names_of(cluster), cluster.spec.storage
+    names = names_of(cluster)
     spec: Json = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
-    if storage.storage_class is not None:
-        spec["storageClassName"] = storage.storage_class
+    if storage_class is not None:
+        spec["storageClassName"] = storage_class
     annotations = {FIRST_MEMBERS: members_text(plan.first)} | ({FORMED: "true"} if plan.formed else {})
     annotations |= {RECOVERED: plan.recovered} if plan.recovered else {}
     return manifest(

@@ -91,7 +91,13 @@ async def _try_successor(context: Context, objects: Objects, namespace: str, sta
     if live is None:
         return
     template = live["spec"]["template"]
-    metadata = {**(template.get("metadata") or {}), "name": f"{stateful_set}-trial", "namespace": namespace}
+    owner = {"apiVersion": live["apiVersion"], "kind": "StatefulSet", "name": stateful_set, "controller": True}
+    metadata = {
+        **(template.get("metadata") or {}),
+        "name": f"{stateful_set}-trial",
+        "namespace": namespace,
+        "ownerReferences": [owner | {"uid": live["metadata"]["uid"]}],  # policies refuse pods without an owner
+    }
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
     if why := await context.kube.refusal(kube.PODS, namespace, body):
         raise BlockedError(f"the API server would refuse the new pod: {why}")

@@ -11,6 +11,7 @@
     DeleteNode       it is not wanted and not a member            the membership is committed
     RestartMember    its pod is outdated and ready                all others are ready and a majority is healthy;
                                                                   no other step in the cluster is in progress
+    ReplaceNode      its volume differs from the spec             the same, and no pod is outdated
     MoveLeader       one of these steps concerns the leader       there is a healthy successor
 
 The table is in the order of precedence; followers come before a leader. A step that is wanted but not permitted now is
@@ -98,6 +99,8 @@ class Wanted:
     """The members to stop, by group and member."""
     restoring: frozenset[int] = frozenset()
     """Groups that are being restored from backups: their volumes hold nothing else."""
+    volumes: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """By group and member: how its volume differs from the spec, if it is to be replaced for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,10 @@ def decide(observed: Observed, wanted: Wanted) -> Decision:
 
 
 def _candidates(observed: Observed, wanted: Wanted) -> Iterator[Step | Hold]:
-    kinds = (_stops, _replacements, _forced, _unready_restarts, _additions, _removals, _deletions, _ready_restarts)
+    kinds = (
+        *(_stops, _replacements, _forced, _unready_restarts, _additions, _removals, _deletions),
+        *(_ready_restarts, _volume_changes),
+    )
     for kind in kinds:
         for group in observed.groups:
             yield from kind(observed, wanted, group)
@@ -172,11 +178,15 @@ def _replacements(observed: Observed, wanted: Wanted, group: Group) -> Iterator[
         if group.number in wanted.restoring and takes_no_part(group, member):
             uid = member.pod.uid if member.pod else ""
             yield Step(Action.REPLACE, group.number, member.number, reason, f"{message}; restored again", uid)
-        elif voters_of(group) == (member.number,) or wanted.replicas == 1:
+        elif _has_only_copy(wanted, group, member):
             message = f"{message}; not replaced because it holds the only copy"
             yield Hold(Action.REPLACE, group.number, member.number, "LastCopy", message)
         else:
             yield _guarded(observed, wanted, group, member, Action.REPLACE, reason, message)
+
+
+def _has_only_copy(wanted: Wanted, group: Group, member: Member) -> bool:
+    return voters_of(group) == (member.number,) or wanted.replicas == 1
 
 
 def _why_replace(member: Member) -> tuple[str, str] | None:
@@ -247,6 +257,34 @@ def _ready_restarts(observed: Observed, wanted: Wanted, group: Group) -> Iterato
             yield _guarded(observed, wanted, group, member, Action.RESTART, "Outdated", "the pod is outdated")
 
 
+def _is_due(wanted: Wanted, member: Member) -> bool:
+    """Whether the member is going to be stopped for an update, so that it had better not lead."""
+    return outdated(wanted, member) or (member.group, member.number) in wanted.volumes
+
+
+def _volume_changes(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step | Hold]:
+    """Yields members whose volume differs from the spec, the leader last.
+
+    While a pod is outdated, none is replaced: a template that does not start must cost no volume.
+    """
+    if group.number in wanted.restoring or any(outdated(wanted, each) for each in observed.members):
+        return
+    leads = group.leader.number if group.leader is not None else None
+    for member in sorted(group.members, key=lambda each: (each.number == leads, each.number)):
+        why = wanted.volumes.get((group.number, member.number))
+        if not why:
+            continue
+        message = f"its volume differs from the spec ({why})"
+        if (group.number, member.number) in wanted.stops:
+            text = f"{message}; not replaced while it is fenced or the cluster hibernates"
+            yield Hold(Action.REPLACE, group.number, member.number, "Stopped", text)
+        elif _has_only_copy(wanted, group, member):
+            text = f"{message}; not replaced because it holds the only copy: raise spec.replicas to 3 first"
+            yield Hold(Action.REPLACE, group.number, member.number, "SingleMember", text)
+        else:
+            yield _guarded(observed, wanted, group, member, Action.REPLACE, "VolumeChanged", message)
+
+
 def _guarded(
     observed: Observed, wanted: Wanted, group: Group, member: Member, action: Action, reason: str, message: str
 ) -> Step | Hold:
@@ -290,7 +328,7 @@ def _goes_with_pod(member: Member) -> bool:
 
 def _moved(wanted: Wanted, group: Group, member: Member, step: Step) -> Step | Hold:
     """Returns the transfer of leadership that must precede the step, or a hold without a successor."""
-    fresh = [each.number for each in group.members if not outdated(wanted, each)]
+    fresh = [each.number for each in group.members if not _is_due(wanted, each)]
     to = successor(group, member.number, range(wanted.replicas), fresh)
     if to is None:
         text = f"{step.message}; it is the leader and no healthy member can take over"

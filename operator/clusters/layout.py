@@ -14,7 +14,7 @@ from tallystick.operator.clusters import broker_manifests, cluster_manifests, na
 from tallystick.operator.clusters.broker_manifests import HOST_ADDRESS, MemberPlan
 from tallystick.operator.clusters.decide import Wanted
 from tallystick.operator.clusters.name_servers import image_of
-from tallystick.operator.clusters.observed import Claim, Group, Member, Observed
+from tallystick.operator.clusters.observed import Group, Member, Observed
 from tallystick.operator.clusters.quorum import majority, voters_of
 from tallystick.operator.clusters.recovery import (
     FIRST,
@@ -26,8 +26,8 @@ from tallystick.operator.clusters.recovery import (
 )
 from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.clusters.stopping import Stop, name_server_replicas, replicas_of, stop_of
+from tallystick.operator.clusters.volumes import class_of, differences, size_of
 from tallystick.operator.core.kube import Json
-from tallystick.operator.core.quantity import larger
 
 OPERATOR_LABELS = {"app.kubernetes.io/name": "tallystick-operator"}
 
@@ -43,12 +43,20 @@ class Layout:
     """The members to stop, by group and member."""
     restoring: frozenset[int] = frozenset()
     """Groups that are being restored from backups."""
+    volumes: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    """By group and member: how its volume differs from the spec. It is replaced."""
 
 
 def wanted_of(cluster: Cluster, layout: Layout) -> Wanted:
     """Returns the wanted state for the decision."""
     return Wanted(
-        cluster.spec.groups, cluster.spec.replicas, layout.templates, cluster.paused, layout.stops, layout.restoring
+        cluster.spec.groups,
+        cluster.spec.replicas,
+        layout.templates,
+        cluster.paused,
+        layout.stops,
+        layout.restoring,
+        layout.volumes,
     )
 
 
@@ -135,7 +143,8 @@ def layout(cluster: Cluster, observed: Observed) -> Layout:
         for member in observed.members
         if (stop := stop_of(cluster, member.group, member.number)) is not None
     }
-    return Layout(tuple(manifests), templates, tuple(waits), stops, pending_groups(cluster, observed))
+    volumes = differences(cluster, observed) if cluster.spec.storage.replaces else {}
+    return Layout(tuple(manifests), templates, tuple(waits), stops, pending_groups(cluster, observed), volumes)
 
 
 def _first(cluster: Cluster, observed: Observed, group: Group) -> tuple[int, ...]:
@@ -178,11 +187,14 @@ def _member_manifests(
         yield why
         return
     first, mark = _first(cluster, observed, group), mark_of(cluster, observed, group)
+    storage = cluster.spec.storage
     about_claim = MemberPlan(group.number, member.number, group.formed, first, recovered=mark)
     if member.claim is None and (doubt := rebirth_doubt(group, member)):
         yield doubt
     elif member.claim is None or not member.claim.deleting:
-        yield broker_manifests.claim(cluster, about_claim, _size(cluster, member.claim))
+        yield broker_manifests.claim(
+            cluster, about_claim, size_of(storage, member.claim), class_of(storage, member.claim)
+        )
     if member.claim is None and member.stateful_set is None:
         # A StatefulSet without a claim would look as if the member had run, and had lost its volume (`rebirth_doubt`).
         yield "the claim does not exist yet"
@@ -215,9 +227,3 @@ def rebirth_doubt(group: Group, member: Member) -> str:
     return (
         "the claim is missing; it is created when a majority of the members confirms that the group never had a leader"
     )
-
-
-def _size(cluster: Cluster, claim: Claim | None) -> str:
-    """Returns the size of a claim. Claims never shrink."""
-    wanted = cluster.spec.storage.size
-    return larger(wanted, claim.requested) if claim is not None and claim.requested else wanted

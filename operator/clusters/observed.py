@@ -30,6 +30,8 @@ class Claim:
     first: tuple[int, ...] = ()
     recovered: str = ""
     """UID of the cluster for which a backup was, or is, restored into its group; empty: none."""
+    storage_class: str | None = None
+    """None: none is set."""
     requested: str = ""
     capacity: str = ""
     """Empty: not bound yet."""

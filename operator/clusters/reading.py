@@ -249,6 +249,7 @@ def claim_of(body: Json) -> Claim:
         left=is_set(metadata, LEFT),
         first=members_of(annotations.get(FIRST_MEMBERS, "")),
         recovered=str(annotations.get(RECOVERED) or ""),
+        storage_class=(body.get("spec") or {}).get("storageClassName"),
         requested=wanted,
         capacity=capacity,
         resizing=_resizing(status, wanted, capacity),

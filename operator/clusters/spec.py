@@ -60,6 +60,13 @@ class Durability(Enum):
         return "SYNC_FLUSH" if self is Durability.MAJORITY else "ASYNC_FLUSH"
 
 
+class ChangePolicy(Enum):
+    """What a change of the size or the class of volumes does."""
+
+    EXPAND = "Expand"
+    REPLACE_MEMBERS = "ReplaceMembers"
+
+
 class External(Enum):
     """How clients outside the Kubernetes cluster reach brokers."""
 
@@ -100,11 +107,13 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The volume of a member. `size`: a quantity that never shrinks. Without a class: the default storage class."""
+    """The volume of a member. `size`: a quantity. Without a class: the default storage class."""
 
     size: str = "10Gi"
     storage_class: str | None = None
     segment_bytes: int = 1 << 30
+    replaces: bool = False
+    """Members whose volume has another size or class get a new one. Otherwise volumes only grow in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +167,8 @@ class ClusterSpec:
                 size=str(storage.get("size") or "10Gi"),
                 storage_class=storage.get("storageClassName"),
                 segment_bytes=int(storage.get("segmentBytes") or 1 << 30),
+                replaces=_choice(ChangePolicy, storage.get("changePolicy") or "Expand", "storage.changePolicy")
+                is ChangePolicy.REPLACE_MEMBERS,
             ),
             name_servers=_bounded(servers.get("replicas", 2), "nameServers.replicas", range(1, 8)),
             name_server_placement=Placement.parse(servers, "spec.nameServers."),

@@ -22,6 +22,7 @@ from tallystick.operator.clusters.stopping import (
     quorum_lost,
     stop_of,
 )
+from tallystick.operator.clusters.volumes import differences
 from tallystick.operator.core.conditions import MAX_MESSAGE, Condition, merged
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import NAME_SERVER, Names
@@ -253,7 +254,8 @@ def _scaling(cluster: Cluster, observed: Observed) -> bool:
 
 def _updating(cluster: Cluster, observed: Observed, layout: Layout) -> bool:
     wanted = wanted_of(cluster, layout)
-    return any(outdated(wanted, member) for member in observed.members) or is_updating(observed.name_servers)
+    stale = any(outdated(wanted, member) for member in observed.members)
+    return stale or bool(layout.volumes) or is_updating(observed.name_servers)
 
 
 def _findings(cluster: Cluster, observed: Observed, layout: Layout, decision: Decision) -> list[Condition]:
@@ -445,6 +447,12 @@ def _storage(cluster: Cluster, observed: Observed) -> Condition:
     ]
     if growing:
         return Condition("StorageResizing", True, "Growing", _listed(growing))
+    different = [f"{names.claim(*each)}: {told}" for each, told in differences(cluster, observed).items()]
+    if different and cluster.spec.storage.replaces:
+        return Condition("StorageResizing", True, "Replacing", _listed(different))
+    if different:
+        advice = "set storage.changePolicy to ReplaceMembers to replace the members one at a time"
+        return Condition("StorageResizing", False, "ClassDiffers", f"{_listed(different)}; {advice}")
     return Condition("StorageResizing", False, "AsSpecified", "all volumes have the requested size")
 
 

@@ -151,3 +151,25 @@ async def test_whether_a_secret_exists_is_only_tried(answer: tuple[int, Any], ex
 
 def test_names_are_not_paths() -> None:
     assert kube.PODS.path("shop", "../x") == "/api/v1/namespaces/shop/pods/..%2Fx"
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "told"),
+    [
+        (201, "", ""),
+        (403, "violates PodSecurity", "violates PodSecurity"),
+        (422, "spec: Invalid value", "spec: Invalid value"),
+        (403, "exceeded quota: team", ""),
+        (400, "the webhook does not support dry run", ""),
+        (401, "Unauthorized", ""),
+        (409, "already exists", ""),
+        (500, "failed calling webhook", ""),
+        (503, "no answer", ""),
+    ],
+)
+async def test_a_trial_tells_only_refusals_that_the_object_itself_would_meet(
+    status: int, message: str, told: str
+) -> None:
+    recorder = Recorder((status, {"message": message}))
+    assert await Kube(recorder).refusal(kube.PODS, "shop", {"kind": "Pod"}) == told
+    assert recorder.asked[0][:3] == ("POST", "/api/v1/namespaces/shop/pods", {"dryRun": "All"})

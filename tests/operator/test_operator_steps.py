@@ -293,3 +293,63 @@ def test_a_restart_of_a_member_that_is_down_does_not_hide_a_step_that_is_under_w
 
 
 STEP = Underway("ReplaceNode", "orders-0-0", "the claim is being deleted", NOW - 30)
+
+
+# -- other volumes -----------------------------------------------------------------------------------------------------
+
+OLD_VOLUMES = {(0, number): "storage class slow, wanted fast" for number in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("case", "different", "expected"),
+    [
+        # followers first, then the leader, which hands over to a member that has its new volume
+        (group(*FINE), (0, 1, 2), "ReplaceNode n1"),
+        (group(*FINE), (0, 2), "ReplaceNode n2"),
+        (group(*FINE), (0,), "MoveLeader n0 to n1"),
+        (group(*FINE), (0, 1), "ReplaceNode n1"),
+        (group(*FINE, leader=2), (1, 2), "ReplaceNode n1"),
+        (group(*FINE, leader=2), (2,), "MoveLeader n2 to n0"),
+        # one at a time, and never without a majority
+        (group(member(0), member(1, "unready"), member(2)), (2,), "hold ReplaceNode n2: MemberNotReady"),
+        (group(*FINE, behind=(1,)), (2,), "hold ReplaceNode n2: QuorumAtRisk"),
+        (group(*FINE, away=(1,)), (0, 2), "hold ReplaceNode n2: QuorumAtRisk"),
+        (group(*FINE, settled=False), (1,), "hold ReplaceNode n1: QuorumAtRisk"),
+        (group(*FINE, leader=None), (1,), "hold ReplaceNode n1: QuorumAtRisk"),
+        # a member that is down anyway goes first, also if its new volume cannot be created
+        (group(member(0), member(1, "stopped"), member(2), away=(1,)), (1,), "ReplaceNode n1"),
+        # a template that does not start must cost no volume
+        (group(member(0), member(1, "old"), member(2)), (0, 1, 2), "RestartMember n1"),
+        (group(member(0), member(1, "old", "unapplied"), member(2)), (2,), "hold RestartMember n1: TemplateNotApplied"),
+        # the volume of a claim that is being deleted is replaced already
+        (group(member(0), member(1, "unclaimed"), member(2)), (), "ReplaceNode n1"),
+    ],
+)
+def test_volumes_that_differ_from_the_spec(case: Group, different: tuple[int, ...], expected: str) -> None:
+    aim = replace(wanted(), volumes={(0, number): OLD_VOLUMES[0, number] for number in different})
+    decision = decide(seen(case), aim)
+    assert told(decision.step or next(iter(decision.holds), None)) == expected
+
+
+def test_the_only_copy_is_not_replaced_for_another_volume() -> None:
+    decision = decide(seen(group(member(0))), replace(wanted(replicas=1), volumes={(0, 0): "size 10Gi, wanted 5Gi"}))
+    assert decision.step is None and [told(hold) for hold in decision.holds] == ["hold ReplaceNode n0: SingleMember"]
+    assert "raise spec.replicas" in decision.holds[0].message
+
+
+def test_no_volume_is_replaced_while_its_member_is_fenced_or_its_group_restored() -> None:
+    aim = replace(wanted(fenced=(1,)), volumes={(0, 1): OLD_VOLUMES[0, 1]})
+    stopped = group(member(0), replace(member(1, "gone"), stopped=True), member(2), away=(1,))
+    decision = decide(seen(stopped), aim)
+    assert decision.step is None and [told(hold) for hold in decision.holds] == ["hold ReplaceNode n1: Stopped"]
+    restoring = replace(wanted(), volumes=OLD_VOLUMES, restoring=frozenset({0}))
+    assert decide(seen(group(*FINE)), restoring).step is None
+
+
+def test_volumes_of_two_groups_are_not_replaced_together() -> None:
+    first = group(member(0), member(1, "unready"), member(2), away=(1,))
+    second = group(*(member(number, group=1) for number in range(3)), number=1)
+    aim = replace(wanted(groups=2), volumes={(1, number): "size 10Gi, wanted 5Gi" for number in range(3)})
+    underway = Underway("ReplaceNode", "orders-0-1", "its volume differs", NOW)
+    decision = decide(seen(first, second, underway=underway), aim)
+    assert decision.step is None and "hold ReplaceNode n1: StepUnderway" in [told(hold) for hold in decision.holds]

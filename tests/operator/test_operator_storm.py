@@ -61,6 +61,12 @@ def test_a_recovery_comes_through(seed: int) -> None:
     run(seed, turns=30, groups=1 + seed % 2, favour=favour, hostile=seed > 1, recovers=True)
 
 
+@pytest.mark.parametrize("seed", (0, 1, 2))
+def test_other_volumes_come_through(seed: int) -> None:
+    """Volumes of other classes and sizes are wanted again and again, whatever happens meanwhile."""
+    run(seed, turns=30, groups=1 + seed % 2, favour=("change_volumes", "crash", "scale"), hostile=seed > 1)
+
+
 def test_a_run_is_replayed_by_its_seed() -> None:
     one, other = run(3, turns=10), run(3, turns=10)
     assert one.cluster.api.writes == other.cluster.api.writes

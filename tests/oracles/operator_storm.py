@@ -129,6 +129,10 @@ class Storm:
             self.foreign.remove()  # also those of Jobs
             self.cluster.tick(REFUSED_SECONDS)  # what was refused is tried again only then
         self.wake()
+        if self.cluster.spec.get("storage", {}).get("changePolicy") and self.replicas == 1:
+            self.note("more copies, because the only one is not replaced")
+            self.replicas = 3
+            self.cluster.change({"replicas": 3})
         for process in self.cluster.processes.values():
             process.linked = process.heard = True
         self.cluster.settle(accept=("Ready", "Failed"))
@@ -158,6 +162,11 @@ class Storm:
             for member in wanted:
                 pod = cluster.pod(number, member)
                 assert pod is not None and pod["spec"]["containers"][0]["image"] == spec["image"]
+        if (storage := spec.get("storage") or {}).get("changePolicy"):
+            for name in (f"data-{CLUSTER}-{group}-{member}" for group in range(spec["groups"]) for member in wanted):
+                claim = cluster.api.get("persistentvolumeclaims", name)
+                assert claim is not None and claim["spec"]["storageClassName"] == storage["storageClassName"]
+                assert claim["spec"]["resources"]["requests"]["storage"] == storage["size"]
         names = {body["metadata"]["name"] for body in cluster.api.all("brokernodes")}
         assert names == {f"{CLUSTER}-{group}-{member}" for group in range(spec["groups"]) for member in wanted}
         if "bootstrap" in spec:
@@ -198,6 +207,13 @@ class Storm:
         size = f"{self.random.randint(10, 40)}Gi"
         self.note(f"size {size}")
         self.cluster.change({"storage": {"size": size}})
+
+    def change_volumes(self) -> None:
+        """Volumes of another class or size, which only new ones can have."""
+        storage = {"changePolicy": "ReplaceMembers", "storageClassName": self.random.choice(("slow", "fast"))}
+        storage["size"] = f"{self.random.randint(5, 40)}Gi"
+        self.note(f"storage {storage}")
+        self.cluster.change({"storage": storage})
 
     def crash(self) -> None:
         if self.cluster.processes:

@@ -178,6 +178,10 @@ class SimulatedApi:
         metadata = body["metadata"] = {**body["metadata"], "namespace": key[1]}
         resource = next(each for each in kube.RESOURCES if each.plural == key[0])
         body |= {"apiVersion": resource.api_version, "kind": resource.kind}
+        if key[0] == "persistentvolumeclaims" and old is not None:
+            classes = [each["spec"].get("storageClassName") for each in (old, body)]
+            if classes[0] != classes[1]:
+                raise RefusalError(422, "Invalid", "spec: Forbidden: spec is immutable after creation")
         if key[0] == "statefulsets":
             completed(body["spec"]["template"].get("spec") or {})
         if old is None:

@@ -147,7 +147,8 @@ class Cluster(Operated[ClusterReconciler]):
     started: set[tuple[int, int]] = field(default_factory=set)
     """Members that have run on some disk."""
     broken_images: set[str] = field(default_factory=set)
-    no_growth: bool = False
+    missing_classes: set[str] = field(default_factory=set)
+    """Storage classes that do not exist: claims of them stay pending."""
     backups: dict[str, int | str] = field(default_factory=dict)
     """By address: how much a backup has, or why it cannot be restored."""
     restores: int = 0
@@ -330,6 +331,8 @@ class Cluster(Operated[ClusterReconciler]):
                 continue
             claims = [self.api.get("persistentvolumeclaims", name) for name in claims_of(pod)]
             live = sorted(name for name, up in self.machines.items() if up)
+            if any(claim and claim["spec"].get("storageClassName") in self.missing_classes for claim in claims):
+                continue
             if live and all(claim is not None and "deletionTimestamp" not in claim["metadata"] for claim in claims):
                 pod["spec"]["nodeName"] = self.random.choice(live) if claims else live[0]
                 pod["status"] |= {"startTime": stamp(self.time), "hostIP": "172.18.0.2"}
@@ -612,13 +615,22 @@ class Judge:
         if resource is kube.PODS:
             self._pod(key[2])
         elif resource is kube.CLAIMS and method == "DELETE":
-            assert key[2] in self.may_lose, f"{key[2]} was deleted without a decision"
+            decided = key[2] in self.may_lose or self._is_replaced(key[2])
+            assert decided, f"{key[2]} was deleted without a decision"
         elif resource is kube.STATEFUL_SETS and ((body or {}).get("spec") or {}).get("replicas") == 0:
             self._emptied(key[2])
         elif resource is kube.BROKER_NODES and method == "DELETE":
             group, member = map(int, key[2].split("-")[-2:])
             raft = cluster.groups[group]
             assert member not in raft.voters | raft.learners, f"{key[2]} was deleted and is a member"
+
+    def _is_replaced(self, name: str) -> bool:
+        """Whether a user wants other volumes than this claim, and has said that members are replaced for it."""
+        storage, claim = self._cluster.spec.get("storage") or {}, self._cluster.api.get("persistentvolumeclaims", name)
+        assert claim is not None
+        has = claim["spec"].get("storageClassName"), claim["spec"]["resources"]["requests"]["storage"]
+        wanted = storage.get("storageClassName", has[0]), storage.get("size", "10Gi")
+        return storage.get("changePolicy") == "ReplaceMembers" and has != wanted
 
     def _emptied(self, name: str) -> None:
         """A StatefulSet gets no replicas: only if a user asked for it."""
