@@ -162,7 +162,11 @@ peer-group: build ## RocketMQ's Java client against a group of three: MOVE=10 (i
 
 .PHONY: e2e e2e-ci
 e2e: $(VENV)/.dev ## the operator on kind, everything that can go wrong (docker, kind, helm, kubectl): E2E_KEEP=1, ARGS='-k failover'
-	$(BIN)/python -m pytest e2e/kind -v --durations=0 --durations-min=1 $(ARGS)
+	$(BIN)/python -m pytest e2e/kind -v --durations=0 --durations-min=1 -m 'not slo' $(ARGS)
+
+.PHONY: slo
+slo: $(VENV)/.dev ## p50 and p99 of what a producer sees of changes of leader, of four kinds, on kind: CHANGES=30 ARGS='-k planned'
+	CHANGES=$(or $(CHANGES),30) $(BIN)/python -m pytest e2e/kind -v --durations=0 --durations-min=1 -m slo $(ARGS)
 
 e2e-ci: $(VENV)/.dev ## the part of it that is run for every change
 	$(BIN)/python -m pytest e2e/kind -v --durations=0 --durations-min=1 -m ci $(ARGS)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import evidence, images, java, pods
+from harness import evidence, images, java, pods, slo
 from harness.api import proxied
 from harness.brokers import Brokers
 from harness.goals import Goals
@@ -39,14 +39,22 @@ ORDER = (
     "recovery",
     "store_jobs",
     "claim_lost",
+    "objects_deleted",
+    "storage_change",
+    "disk_full",
+    "network_policy",
+    "drain",
     "operator_killed",
     "two_operators",
     "namespace_deleted",
     "helm_upgrade",
     "uninstall",
+    "node_lost",
+    "slo",
     "goals",
 )
 _goals = Goals()
+_slo_rows: list[slo.Row] = []
 _failed = pytest.StashKey[bool]()
 
 
@@ -108,6 +116,12 @@ def namespace(installed: Lab, request: pytest.FixtureRequest) -> Iterator[str]:
         kubectl("delete", "namespace", name, "--wait=false")
 
 
+@pytest.fixture
+def slo_rows() -> list[slo.Row]:
+    """The rows of the table at the end of the run."""
+    return _slo_rows
+
+
 @pytest.fixture(autouse=True)
 def _noted(request: pytest.FixtureRequest) -> Iterator[None]:
     """After each test: the operator's memory, and what can be learned from one that failed."""
@@ -135,6 +149,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if any(row.outages_s for row in _slo_rows):
+        terminalreporter.section("changes of leader")
+        terminalreporter.write_line(f"{slo.machine()}\n\n{slo.table(_slo_rows)}")
+        slo.write(_slo_rows, WORK / "slo.json")
     if any(goal.samples for goal in _goals.all()):
         terminalreporter.section("goals")
         terminalreporter.write_line(_goals.table())

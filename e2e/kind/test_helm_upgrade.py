@@ -1,28 +1,45 @@
-"""From one release of the chart to the next: the operator first, then it brings the clusters to the new image."""
+"""From one release of the chart to the next, and back: the operator first, then it brings the clusters to its image."""
 
 from __future__ import annotations
 
 from harness.brokers import Brokers
 from harness.lab import Lab
 from harness.load import loaded
-from harness.release import package_next
+from harness.release import NEXT_FIELD, package_next
+from harness.shell import ToolError, kubectl
 from harness.watching import watching
 
 _ROLL_S = 360
 
 
-def test_to_the_next_release(orders: Brokers, lab: Lab) -> None:
-    """Under load: nothing is lost, no send fails, and clusters that name no image run the new one in the end."""
+def _knows_the_new_field() -> bool:
+    """Whether the API server validates with the definition of the next release."""
+    try:
+        kubectl("explain", f"brokerclusters.spec.{NEXT_FIELD}")
+    except ToolError:
+        return False
+    return True
+
+
+def test_to_the_next_release_and_back(orders: Brokers, lab: Lab) -> None:
+    """Under load: nothing is lost, and no send fails. Clusters that name no image follow the release both ways, and
+    so do the definitions."""
     orders.change({"image": None})
     orders.whole()
-    assert set(orders.images().values()) == {lab.images.node}
-    chart = package_next(lab.images)
+    assert set(orders.images().values()) == {lab.images.node} and not _knows_the_new_field()
+    revision, chart = lab.release.revision(), package_next(lab.images)
     with loaded(orders, lab.images.node) as load:
         with watching(orders) as watched:
             lab.release.install({"image": {}}, chart=chart)
             assert lab.release.pods()[0]["spec"]["containers"][0]["image"].endswith(lab.images.next_tag)
-
             orders.rolled(lab.images.next_node, _ROLL_S)
+            assert _knows_the_new_field()
+            orders.change({NEXT_FIELD: "new"})
+            assert orders.get()["spec"][NEXT_FIELD] == "new"
+
+            lab.release.roll_back(revision)
+            orders.rolled(lab.images.node, _ROLL_S)
+            assert not _knows_the_new_field()
         load.finish()
         verdict = load.verdict()
     lab.goals.lost.add(verdict.lost)
@@ -31,3 +48,12 @@ def test_to_the_next_release(orders: Brokers, lab: Lab) -> None:
     assert watched.most_unready <= 1, watched.unready
     assert verdict.problems == []
     assert load.failed() == 0, load.history.reasons()
+
+
+def test_a_field_of_the_next_release_is_dropped_and_changes_nothing(orders: Brokers) -> None:
+    """After the way back the definition no longer has it: the next write removes it, and no pod is restarted."""
+    uids = {node: pod["metadata"]["uid"] for node, pod in orders.pods().items()}
+    orders.change({"config": {}})
+    assert NEXT_FIELD not in orders.get()["spec"]
+    orders.whole()
+    assert {node: pod["metadata"]["uid"] for node, pod in orders.pods().items()} == uids

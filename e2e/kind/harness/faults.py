@@ -60,6 +60,26 @@ def start_machine(api: Api, machine: str, timeout_s: float = 180) -> None:
     wait_for(f"{machine} is ready again", look, timeout_s)
 
 
+def drain(machine: str, timeout_s: int) -> None:
+    """`kubectl drain`, as an administrator does it. ToolError: a pod could not be evicted in this time."""
+    options = ["--ignore-daemonsets", "--delete-emptydir-data", "--force", f"--timeout={timeout_s}s"]
+    run("kubectl", "drain", machine, *options, timeout_s=timeout_s + 30)
+
+
+def uncordon(machine: str) -> None:
+    """ToolError."""
+    run("kubectl", "uncordon", machine)
+
+
+def transfer(brokers: Brokers, leader: str, member: str) -> float:
+    """`tally group transfer` from one node to another one. The moment before. ToolError."""
+    command = ["tally", "group", "transfer", f"n{member.rpartition('-')[2]}", "--http", "127.0.0.1:8080"]
+    command += ["--token-file", "/etc/tallystick-admin/token"]
+    moment_s = now_s()
+    run("kubectl", "exec", f"{leader}-0", "--namespace", brokers.namespace, "--", *command, timeout_s=60)
+    return moment_s
+
+
 @contextmanager
 def cut(kind: Kind, brokers: Brokers, node: str, others: Sequence[str]) -> Iterator[float]:
     """No packets pass between the pod of a node and those of others, in both directions; all other clients reach all of

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-
-def percentile(samples: Sequence[float], share: float) -> float:
-    """Nearest rank: with fewer than a hundred samples, the 99th is the highest."""
-    return sorted(samples)[max(0, math.ceil(share * len(samples)) - 1)]
+from harness.slo import percentile
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,16 @@ class Release:
         run(*command, "--values", str(file), "--wait", "--timeout", f"{_HELM_S}s", timeout_s=_HELM_S + 60)
         kubectl("label", "namespace", NAMESPACE, "--overwrite", "pod-security.kubernetes.io/enforce=restricted")
 
+    def revision(self) -> int:
+        """The number of the newest revision. ToolError."""
+        history = json.loads(run("helm", "history", NAME, "--namespace", NAMESPACE, "--output", "json"))
+        return int(history[-1]["revision"])
+
+    def roll_back(self, revision: int) -> None:
+        """`helm rollback` to an earlier revision, and it waits until the operator is ready. ToolError."""
+        command = ["helm", "rollback", NAME, str(revision), "--namespace", NAMESPACE, "--wait"]
+        run(*command, "--timeout", f"{_HELM_S}s", timeout_s=_HELM_S + 60)
+
     def uninstall(self) -> None:
         """ToolError."""
         run("helm", "uninstall", NAME, "--namespace", NAMESPACE, "--wait", "--timeout", "120s", timeout_s=180)
@@ -92,14 +103,31 @@ class Release:
                 self.peak_bytes[name] = max(self.peak_bytes.get(name, 0), int(peak[1]) * 1024)
 
 
+NEXT_FIELD = "e2eNext"
+"""A field of BrokerCluster.spec that only the next release of the chart knows."""
+_FIELD = """                {name}:
+                  type: string
+                  maxLength: 16
+                  description: "A field of the next release."
+"""
+_BEFORE = "                groups:\n"
+
+
 def package_next(images: Images) -> Path:
-    """The chart as its next release: another version, and the other tag as its appVersion. ToolError."""
+    """The chart as its next release: another version, the other tag as its appVersion, one field more in a definition.
+
+    ToolError.
+    """
     folder = WORK / "next"
-    folder.mkdir(parents=True, exist_ok=True)
-    for old in folder.glob("*.tgz"):
-        old.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    chart = folder / CHART.name
+    shutil.copytree(CHART, chart)
+    definition = chart / "files" / "crds" / "brokercluster.yaml"
+    text = definition.read_text()
+    assert text.count(_BEFORE) == 2, "once in the spec, once in the status"
+    definition.write_text(text.replace(_BEFORE, _FIELD.format(name=NEXT_FIELD) + _BEFORE, 1))
     version = ["--version", "9.9.9-next", "--app-version", images.next_tag]
-    run("helm", "package", str(CHART), "--destination", str(folder), *version)
+    run("helm", "package", str(chart), "--destination", str(folder), *version)
     return next(folder.glob("*.tgz"))
 
 
