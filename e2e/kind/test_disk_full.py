@@ -65,7 +65,7 @@ def test_a_full_volume_of_a_follower(lab: Lab, namespace: str) -> None:
         with loaded(brokers, lab.images.node) as load:
             print(lab.kind.on(machine, "sh", "-c", _FILL, "sh", folder))
             wait_for("the status says that the disk is full", told, _TOLD_S)
-            lab.kind.on(machine, "sh", "-c", 'rm "$1/filler" "$1/rest"', "sh", folder)
+            lab.kind.on(machine, "sh", "-c", 'rm -f "$1/filler" "$1/rest"', "sh", folder)
             brokers.whole()
             load.finish()
             verdict = load.verdict()
