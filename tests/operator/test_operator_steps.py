@@ -320,6 +320,8 @@ OLD_VOLUMES = {(0, number): "storage class slow, wanted fast" for number in rang
         (group(member(0), member(1, "stopped"), member(2), away=(1,)), (1,), "ReplaceNode n1"),
         # a template that does not start must cost no volume
         (group(member(0), member(1, "old"), member(2)), (0, 1, 2), "RestartMember n1"),
+        # who is replaced soon does not take over
+        (group(member(0, "old"), member(1), member(2)), (1,), "MoveLeader n0 to n2"),
         (group(member(0), member(1, "old", "unapplied"), member(2)), (2,), "hold RestartMember n1: TemplateNotApplied"),
         # the volume of a claim that is being deleted is replaced already
         (group(member(0), member(1, "unclaimed"), member(2)), (), "ReplaceNode n1"),
