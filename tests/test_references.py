@@ -30,7 +30,9 @@ FOREIGN = {
     },
     "Raft": {"commitIndex"},
     "Kafka": {"min.insync.replicas"},
-    "Kubernetes": {"TALLY_SERVICE_HOST", "VERDICT", "VolumeSnapshot", "allowVolumeExpansion"},
+    "Kubernetes": {
+        "TALLY_SERVICE_HOST", "VERDICT", "VolumeSnapshot", "allowVolumeExpansion", "status.storedVersions",
+    },
     "Java and Guava": {"String.hashCode", "asLong"},
     "Linux": { "df", "sendfile"},
     "Python": {"SSLObject.getpeercert"},

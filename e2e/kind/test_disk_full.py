@@ -36,7 +36,7 @@ def _volume(lab: Lab, brokers: Brokers, node: str) -> str:
 
 def _healthy(brokers: Brokers, node: str) -> tuple[str, str]:
     conditions = (brokers.nodes()[node].get("status") or {}).get("conditions") or ()
-    found = next((each for each in conditions if each["type"] == "DiskHealthy"), {})
+    found: dict[str, str] = next((each for each in conditions if each["type"] == "DiskHealthy"), {})
     return str(found.get("status")), str(found.get("message"))
 
 

@@ -15,7 +15,7 @@ FILE = Path(__file__).resolve().parents[2] / "e2e" / "kind" / "harness" / "slo.p
 
 @pytest.fixture
 def slo(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module under a name of its own: `harness` is also the name of a folder of the benchmark."""
+    """The module under a name that no other module has: `harness` is also the name of a folder of the benchmark."""
     spec = importlib.util.spec_from_file_location("e2e_kind_slo", FILE)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
