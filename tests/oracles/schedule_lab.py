@@ -219,7 +219,8 @@ class ScheduleLab(Operated[SchedulesReconciler]):
         return self.body().get("status") or {}
 
     def condition(self, kind: str) -> tuple[str, str]:
-        found = next((each for each in self.status.get("conditions") or () if each["type"] == kind), {})
+        listed: list[Json] = self.status.get("conditions") or []
+        found: Json = next((each for each in listed if each["type"] == kind), {})
         return found.get("status", ""), found.get("reason", "")
 
     def names(self) -> list[str]:

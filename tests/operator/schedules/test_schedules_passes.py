@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from jobs_lab import NAMESPACE, START
 from schedule_lab import EXPIRED, FINALIZER, SCHEDULE, UID, ScheduleLab, phase_of
@@ -162,7 +164,8 @@ def test_an_invalid_schedule_is_reported_and_can_be_corrected(lab: ScheduleLab) 
     ],
 )
 def test_the_retention_deletes_what_it_does_not_keep(lab: ScheduleLab, retention: Json | None, kept: list[int]) -> None:
-    lab.schedule(**({} if retention is None else {"retention": retention}))
+    spec: dict[str, Any] = {} if retention is None else {"retention": retention}
+    lab.schedule(**spec)
     at(lab, 58)
     assert lab.names() == [name(minutes) for minutes in kept]
     assert lab.judge.deleted == [name(minutes) for minutes in range(0, 60, 10) if minutes not in kept]
