@@ -43,6 +43,7 @@ from tallystick.store.formats.queue_format import (
     IndexHeader,
     units_written,
 )
+from tallystick.store.formats.segment_files import SegmentFiles
 from tallystick.store.verify.queues import queue_folders
 
 Range = tuple[int, int]
@@ -343,7 +344,7 @@ class _Pruner:
 class _Units:
     """The units of a queue, as (position, size): those in a range of queue offsets, with one of these tags codes."""
 
-    def __init__(self, files: Segments, offsets: Int64Range | None, codes: Collection[int] | None) -> None:
+    def __init__(self, files: SegmentFiles, offsets: Int64Range | None, codes: Collection[int] | None) -> None:
         self._files = files
         self._codes = codes
         first, end = files.first // UNIT.size, files.end // UNIT.size

@@ -488,8 +488,8 @@ def main(first: int, seeds: int) -> int:
     failed = 0
     for seed in range(first, first + seeds):
         try:
-            of = {1: "backups", 3: "schedules"}.get(seed % 4)
-            run(seed, turns=25, groups=1 + (seed % 5 == 0), hostile=True, **({of: True} if of else {}))
+            backups, schedules = seed % 4 == 1, seed % 4 == 3
+            run(seed, 25, 1 + (seed % 5 == 0), hostile=True, backups=backups, schedules=schedules)
         except Exception as error:
             failed += 1
             print(

@@ -19,16 +19,25 @@ datasource = pytest.importorskip("pyspark.sql.datasource", reason="needs the gro
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, Not  # noqa: E402
 from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
 
-from tallystick.spark.source import PushingReader  # noqa: E402
+from tallystick.spark.source import PushingReader, SplitPartition  # noqa: E402
+from tallystick.spark.splits import Split  # noqa: E402
 
 Golden = Callable[[str], Path]
 
 
-def reading(spark: Any, root: Path, **options: Any) -> Any:
+def reading(spark: Any, root: Path | str, **options: Any) -> Any:
     reader = spark.read.format("tallystick")
     for name, value in options.items():
         reader = reader.option(name.rstrip("_"), value)
     return reader.load(str(root))
+
+
+def splits_read(reader: PushingReader) -> list[Split]:
+    found: list[Split] = []
+    for part in reader.partitions():
+        assert isinstance(part, SplitPartition)
+        found += part.task.splits
+    return found
 
 
 def rows_of(frame: Any) -> list[dict[str, Any]]:
@@ -120,7 +129,7 @@ def test_what_spark_must_apply_still_says_what_to_read(golden: Golden) -> None:
     left = [EqualTo(("unique_key",), "u"), In(("tags",), ("a", "b"))]
     assert list(reader.pushFilters([*left, EqualTo(("source",), "n1")])) == left
     assert reader.wanted == Wanted(keys=("u",), tags=("a", "b"), sources=("n1",))
-    assert {split.source for part in reader.partitions() for split in part.task.splits} == {"n1"}
+    assert {split.source for split in splits_read(reader)} == {"n1"}
 
 
 def test_damage_of_the_whole_log_is_written_for_a_filter_too(golden: Golden, tmp_path: Path) -> None:
@@ -129,7 +138,7 @@ def test_damage_of_the_whole_log_is_written_for_a_filter_too(golden: Golden, tmp
     def read_bytes(**given: str) -> int:
         options = ReadOptions.parse({"path": str(root), "queue": "1", "from": "3", "to": "4", "topic": "GoldA"} | given)
         reader = PushingReader(options, from_arrow_schema(schema_of(["topic"])))
-        return sum(split.bytes for part in reader.partitions() for split in part.task.splits)
+        return sum(split.bytes for split in splits_read(reader))
 
     whole = read_bytes(pruning="false")
     assert read_bytes() < whole / 10
