@@ -12,6 +12,7 @@ from typing import Any
 
 from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.core.java_properties import parse_properties
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.store import fastjson
 from tallystick.store.fastjson import int_keys
@@ -143,6 +144,26 @@ def start_settings(place: Place, found: Facts) -> dict[str, str]:
         if theirs is not None and theirs != (getattr(known, "name", None) or str(known)):
             own[key] = theirs
     return own
+
+
+def compared_settings(found: Facts) -> tuple[dict[str, str], dict[str, str]]:
+    """The settings of a master that a slave must or should have, too, and the default of each of them here."""
+    default = StoreSettings()
+    theirs, own = {}, {}
+    for key in (*MUST_BE_EQUAL, *_SHOULD_BE_EQUAL):
+        if key in found.settings:
+            theirs[key] = found.settings[key]
+            known = getattr(default, key, None)
+            known = getattr(BrokerSettings(), key, None) if known is None else known
+            own[key] = "" if known is None else _text_of(known)
+    return theirs, own
+
+
+def _text_of(value: Any) -> str:
+    """A value as RocketMQ writes it into properties."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return getattr(value, "name", None) or str(value)
 
 
 @dataclass(slots=True)

@@ -1,14 +1,14 @@
 """Objects of one member: BrokerNode, claim, Services, and a StatefulSet of one pod with the strategy OnDelete.
 
 The pod template contains its own digest, `tallystick.dev/template`. A pod with another digest is outdated. Settings for
-the first start (`groupBootstrap`) and what is restored before it are not part of the digest, so removing them restarts
-no pod.
+the first start (`groupBootstrap`), what is restored before it, and `brokerRole=SLAVE` of a group that is to take the
+place of a master are not part of the digest, so removing them restarts no pod.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tallystick.operator.clusters.cluster_manifests import broker_toml, names_of, owner_of, pod_spec
@@ -25,7 +25,18 @@ from tallystick.operator.core.manifests import (
     port,
     probe,
 )
-from tallystick.operator.core.names import FIRST_MEMBERS, FORMED, HTTP, RAFT, RECOVERED, REMOTING, TEMPLATE, VIP
+from tallystick.operator.core.names import (
+    ADOPTED,
+    BROKER_NAME,
+    FIRST_MEMBERS,
+    FORMED,
+    HTTP,
+    RAFT,
+    RECOVERED,
+    REMOTING,
+    TEMPLATE,
+    VIP,
+)
 
 LINGER_SECONDS = 35
 """A stopping broker forwards requests until clients have updated their routes, every 30 s, so that no send fails in a
@@ -52,6 +63,12 @@ class MemberPlan:
     """What is restored into the claim before the broker starts; None: nothing."""
     recovered: str = ""
     """Annotation of the claims of a group that starts from a backup: it is never bootstrapped. Empty: none."""
+    adopted: str = ""
+    """Annotation of the claims of a group that takes the place of a RocketMQ master. Empty: none."""
+    broker_name: str = ""
+    """RocketMQ's brokerName, taken over from this master; empty: the name of the group."""
+    follows: bool = False
+    """A new group follows the master with this name, and serves no clients before it takes its place."""
 
 
 def broker_node(cluster: Cluster, group: int, member: int) -> Json:
@@ -74,7 +91,8 @@ def claim(cluster: Cluster, plan: MemberPlan, size: str) -> Json:
     if storage.storage_class is not None:
         spec["storageClassName"] = storage.storage_class
     annotations = {FIRST_MEMBERS: members_text(plan.first)} | ({FORMED: "true"} if plan.formed else {})
-    annotations |= {RECOVERED: plan.recovered} if plan.recovered else {}
+    marks = {RECOVERED: plan.recovered, ADOPTED: plan.adopted, BROKER_NAME: plan.broker_name}
+    annotations |= {key: value for key, value in marks.items() if value}
     return manifest(
         CLAIMS,
         cluster.namespace,
@@ -129,6 +147,7 @@ def services(cluster: Cluster, group: int, member: int, node_uid: str) -> list[J
 
 def template_digest(cluster: Cluster, plan: MemberPlan) -> str:
     """Returns the digest of pod and configuration of a member, without the bootstrap settings."""
+    plan = replace(plan, follows=False)
     return digest([_pod(cluster, plan, first_start=False), broker_toml(cluster)])
 
 
@@ -174,13 +193,17 @@ def _pod(cluster: Cluster, plan: MemberPlan, *, first_start: bool) -> Json:
         f"n{other}-{names.host(names.node(group, other))}:{RAFT}" for other in range(MAX_MEMBERS)
     )  # all possible members: the group decides who is a member
     variables: dict[str, str] = {
-        "TALLY_BROKERNAME": names.group(group),
+        "TALLY_BROKERNAME": plan.broker_name or names.group(group),
         "TALLY_DLEGERSELFID": f"n{member}",
         "TALLY_DLEGERPEERS": peers,
         "TALLY_BROKERIP1": names.host(name),
         "TALLY_GROUPLINGERMILLS": str(LINGER_SECONDS * 1000),
         "HOME": "/tmp",
     }
+    if plan.broker_name:  # the identity of the group stays the same for jobs, backups and this operator
+        variables["TALLY_DLEGERGROUP"] = names.group(group)
+    if plan.follows:
+        variables["TALLY_BROKERROLE"] = "SLAVE"
     if plan.external:
         variables["TALLY_EXTERNALADDRESS"] = plan.external
     variables |= {f"TALLY_{key.upper()}": value for key, value in sorted(spec.config.items())}

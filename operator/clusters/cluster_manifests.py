@@ -33,11 +33,14 @@ def owner_of(cluster: Cluster) -> Json:
 def broker_toml(cluster: Cluster) -> str:
     """Returns the settings that all brokers share. Those of one broker and `spec.config` are environment variables."""
     spec = cluster.spec
+    servers = names_of(cluster).name_servers(spec.name_servers)
+    if spec.adopt is not None:  # clients of the RocketMQ cluster find the brokers where they are used to
+        servers = ";".join((servers, *spec.adopt.name_servers))
     lines = (
         "[broker]",
         f'brokerClusterName = "{cluster.name}"',
         f"autoCreateTopicEnable = {str(spec.auto_create_topics).lower()}",
-        f'namesrvAddr = "{names_of(cluster).name_servers(spec.name_servers)}"',
+        f'namesrvAddr = "{servers}"',
         "",
         "[store]",
         "enableDLegerCommitLog = true",

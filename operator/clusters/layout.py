@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tallystick.operator.clusters import broker_manifests, cluster_manifests, name_server_manifests
+from tallystick.operator.clusters import adoption, broker_manifests, cluster_manifests, name_server_manifests
+from tallystick.operator.clusters.adoption_source import AdoptSpec
 from tallystick.operator.clusters.broker_manifests import HOST_ADDRESS, MemberPlan
 from tallystick.operator.clusters.decide import Wanted
 from tallystick.operator.clusters.name_servers import image_of
@@ -43,12 +44,23 @@ class Layout:
     """The members to stop, by group and member."""
     restoring: frozenset[int] = frozenset()
     """Groups that are being restored from backups."""
+    adopt: AdoptSpec | None = None
+    """How groups take the places of masters; None: none is to do so any longer."""
+    adopting: frozenset[int] = frozenset()
+    """The numbers of these groups."""
 
 
 def wanted_of(cluster: Cluster, layout: Layout) -> Wanted:
     """Returns the wanted state for the decision."""
     return Wanted(
-        cluster.spec.groups, cluster.spec.replicas, layout.templates, cluster.paused, layout.stops, layout.restoring
+        cluster.spec.groups,
+        cluster.spec.replicas,
+        layout.templates,
+        cluster.paused,
+        layout.stops,
+        layout.restoring,
+        layout.adopt,
+        layout.adopting,
     )
 
 
@@ -134,7 +146,15 @@ def layout(cluster: Cluster, observed: Observed) -> Layout:
         for member in observed.members
         if (stop := stop_of(cluster, member.group, member.number)) is not None
     }
-    return Layout(tuple(manifests), templates, tuple(waits), stops, pending_groups(cluster, observed))
+    return Layout(
+        tuple(manifests),
+        templates,
+        tuple(waits),
+        stops,
+        pending_groups(cluster, observed),
+        cluster.spec.adopt if adoption.is_active(cluster, observed) else None,
+        frozenset(each.number for each in adoption.concerned(cluster, observed)),
+    )
 
 
 def _first(cluster: Cluster, observed: Observed, group: Group) -> tuple[int, ...]:
@@ -161,6 +181,9 @@ def plan_of(cluster: Cluster, observed: Observed, group: Group, member: Member) 
         external,
         restore_for(cluster, observed, group, member.number),
         mark_of(cluster, observed, group),
+        adoption.mark_of(cluster, observed, group),
+        adoption.name_of(observed, group),
+        adoption.follows(cluster, observed, group),
     )
 
 
@@ -177,7 +200,15 @@ def _member_manifests(
         yield why
         return
     first, mark = _first(cluster, observed, group), mark_of(cluster, observed, group)
-    about_claim = MemberPlan(group.number, member.number, group.formed, first, recovered=mark)
+    about_claim = MemberPlan(
+        group.number,
+        member.number,
+        group.formed,
+        first,
+        recovered=mark,
+        adopted=adoption.mark_of(cluster, observed, group),
+        broker_name=adoption.name_of(observed, group),
+    )
     if member.claim is None and (doubt := rebirth_doubt(group, member)):
         yield doubt
     elif member.claim is None or not member.claim.deleting:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
+from tallystick.operator.clusters.adoption_source import AdoptSpec, AdoptSpecError
 from tallystick.operator.clusters.recovery_source import RecoverySpec
 from tallystick.operator.core.backup_place import BackupPlaceError
 from tallystick.operator.core.kube import Json
@@ -130,6 +131,8 @@ class ClusterSpec:
     """NetworkPolicyPeers that may connect to the client ports; empty: all."""
     recovery: RecoverySpec | None = None
     """The backups from which a new cluster starts; None: it starts empty."""
+    adopt: AdoptSpec | None = None
+    """The RocketMQ cluster whose place a new cluster takes; None: it takes no place."""
 
     @classmethod
     def parse(cls, spec: Mapping[str, Any], default_image: str) -> ClusterSpec:
@@ -163,6 +166,7 @@ class ClusterSpec:
             network_policy=bool(policy.get("enabled", True)),
             clients_from=tuple(policy.get("clientsFrom") or ()),
             recovery=_recovery(spec.get("bootstrap") or {}),
+            adopt=_adopt(spec),
         )
 
 
@@ -223,6 +227,17 @@ def _recovery(bootstrap: Mapping[str, Any]) -> RecoverySpec | None:
     except BackupPlaceError as error:
         field, _, reason = str(error).partition(": ")
         raise SpecError(field, reason) from error
+
+
+def _adopt(spec: Mapping[str, Any]) -> AdoptSpec | None:
+    try:
+        found = AdoptSpec.parse(spec)
+    except AdoptSpecError as error:
+        field, _, reason = str(error).partition(": ")
+        raise SpecError(field, reason) from error
+    if found is not None and (spec.get("bootstrap") or {}).get("recovery"):
+        raise SpecError("spec.adoptFrom", "cannot be used together with spec.bootstrap: a cluster starts once")
+    return found
 
 
 def _config(config: Mapping[str, Any]) -> Mapping[str, str]:

@@ -1,0 +1,525 @@
+"""A cluster takes the places of RocketMQ masters: what each group does next, and what users are told. Pure.
+
+All members of a group start with `brokerRole=SLAVE` and the name of a master. The group copies the log of the master
+until it is told to take its place (`POST /promotion` of the leader, which also fences the master). Whether it follows or
+was promoted is in the log of the group. So nothing here is remembered that decides who the master is.
+
+All claims of a group have the annotations `tallystick.dev/adopted`, the UID of the cluster, and `broker-name`, before a
+member starts. A volume without the UID is one of an earlier cluster: no copy is written to it. The name is for good:
+clients know the queues of the group by it.
+
+`Adopted` in the status is final: afterwards `spec.adoptFrom` only names further name servers at which brokers register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from tallystick.operator.clusters.adoption_plan import AdoptionPlan
+from tallystick.operator.clusters.adoption_source import AdoptSpec
+from tallystick.operator.clusters.observed import AdoptionRow, Copy, Group, Hindrance, Observed
+from tallystick.operator.clusters.quorum import is_settled, voters_of
+from tallystick.operator.clusters.recovery_source import Problem
+from tallystick.operator.clusters.spec import Cluster
+from tallystick.operator.core.conditions import Condition
+from tallystick.operator.core.kube import Json
+from tallystick.operator.core.names import Names
+from tallystick.operator.core.times import seconds, timestamp
+
+ADOPTED_CONDITION, READY_CONDITION = "Adopted", "AdoptionReady"
+FOLLOWING, PROMOTED = "following", "promoted"
+MOST_ATTEMPTS = 3
+"""Switches of a group that may fail. Each one keeps producers waiting, so a user decides about more of them."""
+ATTEMPT_SECONDS = 60.0
+"""Time until a failed switch is tried again. Doubled after each."""
+CONTINUE_SECONDS = 5.0
+"""The same while the master is fenced: its producers wait."""
+REHEARSAL_SECONDS = 600.0
+"""A comparison with the master that is older is repeated before the switch."""
+AGAIN_SECONDS = 60.0
+"""Time until a rehearsal that failed is repeated."""
+VERIFY_SECONDS = 150.0
+"""Consumers commit offsets to the old master for a while, and the group takes them for two minutes."""
+DIFFERS = "differs: "
+"""Prefix of a verification that found a difference."""
+SAMPLE = 200
+"""Messages that a rehearsal or a verification compares."""
+
+
+class Turn(NamedTuple):
+    """What a group does next. `action`: a value of `decide.Action`."""
+
+    action: str
+    reason: str
+    message: str
+
+
+SWITCH, TAKE_BACK, REHEARSE, VERIFY = "SwitchGroup", "TakeBackFence", "RehearseSwitch", "VerifyGroup"
+
+
+# -- what belongs to an adoption ---------------------------------------------------------------------------------------
+
+
+def told_before(cluster: Json) -> str:
+    """Returns the status of the condition `Adopted` of a BrokerCluster; empty: it has none. `True` is final."""
+    conditions = (cluster.get("status") or {}).get("conditions") or ()
+    return next((str(each.get("status") or "") for each in conditions if each.get("type") == ADOPTED_CONDITION), "")
+
+
+def is_active(cluster: Cluster, observed: Observed) -> bool:
+    """Whether the spec asks for an adoption that is not over."""
+    return cluster.spec.adopt is not None and observed.adopted_before != "True"
+
+
+def concerned(cluster: Cluster, observed: Observed) -> list[Group]:
+    """Returns the groups that take, or are to take, the place of a master, until the adoption is over."""
+    if observed.adopted_before == "True":
+        return []
+    planned = observed.plan.brokers if isinstance(observed.plan, AdoptionPlan) and cluster.spec.adopt else {}
+    return [group for group in observed.groups if group.adopted or (group.number in planned and not group.formed)]
+
+
+def follows(cluster: Cluster, observed: Observed, group: Group) -> bool:
+    """Whether its members start with `brokerRole=SLAVE`.
+
+    Until the whole adoption is over: the first leader of a new group decides for good, and a leader that is killed
+    early leaves the decision to the next one.
+    """
+    return observed.adopted_before != "True" and bool(mark_of(cluster, observed, group))
+
+
+def mark_of(cluster: Cluster, observed: Observed, group: Group) -> str:
+    """Returns the value of the annotation `adopted` for the claims of a group; empty: they have none."""
+    if group.adopted or group.formed or not is_active(cluster, observed):
+        return group.adopted
+    return cluster.uid if name_of(observed, group) else ""
+
+
+def name_of(observed: Observed, group: Group) -> str:
+    """Returns the broker name that a group takes over; empty: it has its own one."""
+    if group.broker_name:
+        return group.broker_name
+    row = observed.rows.get(group.number)
+    if row is not None and row.broker_name:
+        return row.broker_name  # all its claims were deleted
+    broker = observed.plan.brokers.get(group.number) if isinstance(observed.plan, AdoptionPlan) else None
+    return broker.name if broker is not None else ""
+
+
+def hindrance(
+    cluster: Cluster, groups: Sequence[Group], plan: AdoptionPlan | Problem | None, *, is_over: bool
+) -> Hindrance | None:
+    """Returns why groups do not begin to copy; None: nothing hinders it. `is_over`: the adoption has been completed."""
+    names = Names(cluster.namespace, cluster.name)
+    waiting = frozenset(each.number for each in groups if not each.formed and not _has_begun(each))
+    if cluster.spec.adopt is None or is_over:
+        left = [] if is_over else [each for each in groups if each.number in waiting and each.adopted]
+        if not left:
+            return None
+        message = (
+            f"the claims {_listed(_claims(names, left))} were made for an adoption, and spec.adoptFrom no longer asks "
+            "for it: delete these claims to begin with an empty group"
+        )
+        return Hindrance("AdoptionUnfinished", message, frozenset(each.number for each in left))
+    foreign = [each for each in groups if any(member.claim for member in each.members) and each.adopted != cluster.uid]
+    if foreign:
+        message = (
+            f"claims of an earlier cluster exist: {_listed(_claims(names, foreign))}. No log is copied over them: delete "
+            "them, or remove spec.adoptFrom to start with their messages"
+        )
+        return Hindrance("VolumesExist", message, waiting | {each.number for each in foreign})
+    if waiting and not isinstance(plan, AdoptionPlan):
+        problem = plan or Problem("PlanPending", "the old name servers were not asked yet", waits=True)
+        if problem.reason == "GroupsMismatch" and len(waiting) < len(groups):
+            told = _listed(names.group(number) for number in sorted(waiting))
+            problem = Problem("GroupsWait", f"{told}: a group is added when the adoption is over", waits=True)
+        return Hindrance(problem.reason, problem.message, waiting, problem.waits)
+    return None
+
+
+def _has_begun(group: Group) -> bool:
+    return any(member.stateful_set is not None for member in group.members)
+
+
+def _claims(names: Names, groups: Iterable[Group]) -> list[str]:
+    return [names.claim(each.number, member.number) for each in groups for member in each.members if member.claim]
+
+
+# -- what is next ------------------------------------------------------------------------------------------------------
+
+
+def copy_of(group: Group) -> Copy | None:
+    """Returns what the leader of a group says about the copy; None: it says nothing, or there is no leader."""
+    return group.leader.copy if group.leader is not None else None
+
+
+def is_promoted(group: Group) -> bool:
+    """Whether any member says that the group has taken the place of its master, which is final."""
+    return any(member.copy is not None and member.copy.state == PROMOTED for member in group.members)
+
+
+def unready(group: Group, replicas: int) -> str:
+    """Returns why a group that follows cannot take the place of its master now; empty: it can."""
+    copy = copy_of(group)
+    if group.leader is None:
+        return "no member leads"
+    if copy is None:
+        return "the leader does not tell what it copies"
+    if copy.state != FOLLOWING:
+        return f"{copy.state}: {copy.reason}" if copy.reason else copy.state
+    if not is_settled(group) or set(voters_of(group)) != set(range(replicas)):
+        return "not all members vote yet"
+    absent = [f"n{each.number}" for each in group.members if each.number < replicas and not each.ready]
+    return f"{', '.join(absent)} not ready" if absent else ""
+
+
+def turn(adopt: AdoptSpec, observed: Observed, groups: Sequence[Group], group: Group, replicas: int) -> Turn | None:
+    """Returns what a group of `groups`, which are those of the adoption, does next; None: it waits or is done."""
+    row, copy = observed.rows.get(group.number, AdoptionRow()), copy_of(group)
+    if copy is None:
+        return None
+    if copy.state == PROMOTED:
+        done = bool(row.verification)
+        return None if done else Turn(VERIFY, "Promoted", "the group is the master; it is compared with the old one")
+    if copy.fenced and (not adopt.automatic or row.attempts >= MOST_ATTEMPTS):
+        return Turn(TAKE_BACK, "SwitchEnded", f"the switch ended, and {copy.master} is still fenced")
+    if unready(group, replicas):
+        return None
+    if row.attempts < MOST_ATTEMPTS and _is_rehearsal_due(adopt, observed.now, row):
+        return Turn(REHEARSE, "Following", f"the copy is compared with the master {copy.master}")
+    if not adopt.automatic or not row.rehearsal or row.attempts >= MOST_ATTEMPTS:
+        return None
+    if not copy.fenced and not _is_first(adopt, observed, groups, group, replicas):
+        return None
+    pause = CONTINUE_SECONDS if copy.fenced or not row.attempts else ATTEMPT_SECONDS * 2.0 ** (row.attempts - 1)
+    if row.attempted is not None and observed.now < row.attempted + pause:
+        return None
+    return Turn(SWITCH, "Ready", f"takes the place of the master {copy.master}")
+
+
+def _is_rehearsal_due(adopt: AdoptSpec, now: float, row: AdoptionRow) -> bool:
+    if row.rehearsed is None:
+        return True
+    age = now - row.rehearsed
+    return age >= AGAIN_SECONDS if not row.rehearsal else adopt.automatic and age >= REHEARSAL_SECONDS
+
+
+def _is_first(adopt: AdoptSpec, observed: Observed, groups: Sequence[Group], group: Group, replicas: int) -> bool:
+    """Whether this group is the next one to be switched: the first that is left, and the one before has rested.
+
+    A producer of several brokers must not find two of them fenced. No group begins before all of them can.
+    """
+    left = [each for each in groups if not is_promoted(each)]
+    if not left or left[0].number != group.number or any(unready(each, replicas) for each in left):
+        return False
+    rows = [observed.rows.get(each.number, AdoptionRow()) for each in groups]
+    if any(not row.rehearsal for row, each in zip(rows, groups, strict=True) if not is_promoted(each)):
+        return False
+    switched = [row.switched for row in rows if row.switched is not None]
+    return not switched or observed.now >= max(switched) + adopt.pause_seconds
+
+
+# -- what was found ----------------------------------------------------------------------------------------------------
+
+
+def rehearsed(row: AdoptionRow, answer: Json, now: float) -> AdoptionRow:
+    """Returns the row after a comparison with the master that is followed. KeyError, TypeError, ValueError."""
+    problems, behind = [str(each) for each in answer["problems"]], int(answer["behind"])
+    told = _compared(answer)
+    if problems:
+        return row.with_changes(rehearsed=now, rehearsal="", behind=behind, error=f"rehearsal: {'; '.join(problems)}")
+    error = "" if row.error.startswith("rehearsal: ") else row.error
+    return row.with_changes(rehearsed=now, rehearsal=told, behind=behind, error=error)
+
+
+def verified(row: AdoptionRow, answer: Json, now: float) -> AdoptionRow:
+    """Returns the row after a comparison with the old master. KeyError, TypeError, ValueError."""
+    problems = [str(each) for each in answer["problems"]]
+    behind, late = int(answer["behind"]), int(answer["lateOffsets"])
+    if behind:
+        problems.append(f"{behind} messages of {answer['with']} are missing")
+    if late:
+        problems.append(f"{late} offsets of consumers are lower than at {answer['with']}")
+    if problems and row.switched is not None and now < row.switched + VERIFY_SECONDS:
+        return row.with_changes(error=f"verification: {'; '.join(problems)}")
+    told = f"{DIFFERS}{'; '.join(problems)}" if problems else _compared(answer)
+    return row.with_changes(verification=told, error="")
+
+
+def unverified(row: AdoptionRow, why: str, now: float) -> AdoptionRow:
+    """Returns the row after a comparison that was not possible. An old master may have been stopped for good."""
+    if row.switched is not None and now < row.switched + VERIFY_SECONDS:
+        return row.with_changes(error=f"verification: {why}")
+    return row.with_changes(verification=f"nothing to compare with: {why}", error="")
+
+
+def _compared(answer: Json) -> str:
+    queues, offsets, sampled = int(answer["queues"]), int(answer["offsets"]), int(answer["sampled"])
+    return f"{queues} queues, {offsets} offsets and {sampled} messages compared with {answer['with']}"
+
+
+# -- the status --------------------------------------------------------------------------------------------------------
+
+
+def rows_of(status: Json) -> dict[int, AdoptionRow]:
+    """Parses `status.adoption.groups`, by number of the group."""
+    found = {}
+    for each in (status.get("adoption") or {}).get("groups") or ():
+        number = str(each.get("name", "")).rpartition("-")[2]
+        if number.isdecimal():
+            lag = each.get("lagMessages")
+            found[int(number)] = AdoptionRow(
+                broker_name=str(each.get("brokerName") or ""),
+                attempts=int(each.get("attempts") or 0),
+                attempted=seconds(each.get("attemptedAt")),
+                switched=seconds(each.get("switchedAt")),
+                rehearsed=seconds(each.get("rehearsedAt")),
+                rehearsal=str(each.get("rehearsal") or ""),
+                behind=None if lag is None else int(lag),
+                verification=str(each.get("verification") or ""),
+                error=str(each.get("lastError") or ""),
+                differences=tuple(str(text) for text in each.get("differences") or ()),
+            )
+    return found
+
+
+def with_row(status: Json, name: str, row: AdoptionRow) -> Json:
+    """Returns a status with a changed record about the group of this name."""
+    found = status.get("adoption") or {}
+    groups = [
+        {key: value for key, value in each.items() if key not in _RECORDED} | _recorded(row)
+        if each.get("name") == name
+        else each
+        for each in found.get("groups") or ()
+    ]
+    return {**status, "adoption": {**found, "groups": groups}}
+
+
+def next_row(cluster: Cluster, observed: Observed, group: Group, *, switches: bool) -> AdoptionRow:
+    """Returns what is recorded about a group before a step is carried out. `switches`: the step is its switch."""
+    row = observed.rows.get(group.number, AdoptionRow()).with_changes(broker_name=name_of(observed, group))
+    if isinstance(observed.plan, AdoptionPlan) and group.number in observed.plan.different:
+        row = row.with_changes(differences=observed.plan.different[group.number])
+    if is_promoted(group) and row.switched is None:
+        row = row.with_changes(switched=observed.now)
+    if cluster.spec.adopt is not None and not cluster.spec.adopt.automatic and not is_promoted(group):
+        row = row.with_changes(attempts=0, attempted=None)
+    return row.with_changes(attempted=observed.now) if switches else row
+
+
+def adoption_status(cluster: Cluster, observed: Observed, before: Json, switched: int | None) -> Json | None:
+    """Returns `status.adoption`; None: the cluster adopts nothing. `switched`: the group that this pass switches."""
+    if observed.adopted_before == "True":
+        return dict(before["adoption"]) if before.get("adoption") else None
+    groups, names = concerned(cluster, observed), Names(cluster.namespace, cluster.name)
+    if not groups and not is_active(cluster, observed):
+        return None
+    found = adopted_condition(cluster, observed)
+    assert found is not None, "there is an adoption"
+    told = [_group_status(cluster, names, observed, each, switches=each.number == switched) for each in groups]
+    return {"state": found.reason, "groups": told}
+
+
+def _group_status(cluster: Cluster, names: Names, observed: Observed, group: Group, *, switches: bool) -> Json:
+    row, copy = next_row(cluster, observed, group, switches=switches), copy_of(group)
+    told: Json = {
+        "name": names.group(group.number),
+        "state": state_of(group),
+        "reason": copy.reason if copy is not None else "",
+    }
+    if copy is not None and copy.master:
+        told["master"] = copy.master
+    if copy is not None and copy.behind_bytes is not None and copy.state != PROMOTED:
+        told["lagBytes"] = _rounded(copy.behind_bytes)
+    return told | _recorded(row)
+
+
+_RECORDED = frozenset(
+    {
+        *("brokerName", "lastError", "differences", "attempts", "attemptedAt", "rehearsedAt", "switchedAt"),
+        *("rehearsal", "verification", "lagMessages"),
+    }
+)
+
+
+def _recorded(row: AdoptionRow) -> Json:
+    """Returns what `rows_of` reads again."""
+    told: Json = {"brokerName": row.broker_name, "lastError": row.error}
+    if row.differences:
+        told["differences"] = list(row.differences)
+    if row.behind is not None and row.switched is None:
+        told["lagMessages"] = row.behind
+    if row.attempts:
+        told["attempts"] = row.attempts
+    for key, moment in (("attemptedAt", row.attempted), ("rehearsedAt", row.rehearsed), ("switchedAt", row.switched)):
+        if moment is not None:
+            told[key] = timestamp(moment)
+    for key, text in (("rehearsal", row.rehearsal), ("verification", row.verification)):
+        if text:
+            told[key] = text
+    return told
+
+
+def state_of(group: Group) -> str:
+    """Returns the state of the copy in the words of GET /node, or why it is not known."""
+    if is_promoted(group):
+        return PROMOTED
+    if not group.formed:
+        return "starting"
+    if group.leader is None:
+        return "no-leader"
+    copy = copy_of(group)
+    return copy.state if copy is not None else "unknown"
+
+
+def _rounded(lag_bytes: int) -> int:
+    """Rounds to two digits, so that the status rarely changes under load."""
+    if lag_bytes < 1 << 20:
+        return 0
+    scale = int(10 ** (len(str(lag_bytes)) - 2))
+    return lag_bytes // scale * scale
+
+
+def adopted_condition(cluster: Cluster, observed: Observed) -> Condition | None:
+    """Returns the condition `Adopted`; None: the cluster takes over from no other one."""
+    groups = concerned(cluster, observed)
+    if observed.adopted_before == "True":
+        return _done(observed, list(observed.groups))
+    if not groups and not is_active(cluster, observed):
+        if observed.hindrance is not None and observed.hindrance.reason == "AdoptionUnfinished":
+            return Condition(ADOPTED_CONDITION, False, observed.hindrance.reason, observed.hindrance.message)
+        return None
+    if observed.hindrance is not None:
+        return Condition(ADOPTED_CONDITION, False, observed.hindrance.reason, observed.hindrance.message)
+    reason, message = _progress(cluster, observed, groups)
+    if reason == "Adopted":
+        return _done(observed, groups)
+    return Condition(ADOPTED_CONDITION, False, reason, message)
+
+
+def _done(observed: Observed, groups: Sequence[Group]) -> Condition:
+    rows = [(each, observed.rows.get(each.number, AdoptionRow())) for each in groups]
+    bad = [f"{row.broker_name}: {row.verification}" for _, row in rows if row.verification.startswith(DIFFERS)]
+    if bad:
+        return Condition(ADOPTED_CONDITION, True, "AdoptedWithDifferences", "; ".join(bad))
+    return Condition(ADOPTED_CONDITION, True, "Adopted", "all groups have taken the places of their masters")
+
+
+def _progress(cluster: Cluster, observed: Observed, groups: Sequence[Group]) -> tuple[str, str]:
+    """Returns reason and message of an adoption that nothing hinders."""
+    names, replicas = Names(cluster.namespace, cluster.name), cluster.spec.replicas
+    rows = {each.number: observed.rows.get(each.number, AdoptionRow()) for each in groups}
+    told = {each.number: f"{names.group(each.number)} ({name_of(observed, each)})" for each in groups}
+    promoted = [each for each in groups if is_promoted(each)]
+    left = [each for each in groups if not is_promoted(each)]
+    adopt = cluster.spec.adopt
+    if groups and not left and (adopt is None or all(rows[each.number].verification for each in groups)):
+        return "Adopted", ""
+    if adopt is None:
+        where = _listed(told[each.number] for each in left)
+        message = (
+            f"{where} still follows a master, and spec.adoptFrom no longer asks for it: promote or delete the group"
+        )
+        return "AdoptionUnfinished", message
+    if not all(each.formed for each in groups) or len(groups) < cluster.spec.groups:
+        return "Starting", "members are starting and electing a leader"
+    failed = [f"{told[each.number]}: {unready(each, replicas)}" for each in left if _is_lasting(each)]
+    if failed:
+        return "CopyFailed", _listed(failed)
+    spent = [each for each in left if rows[each.number].attempts >= MOST_ATTEMPTS]
+    if spent:
+        why = _listed(f"{told[each.number]}: {rows[each.number].error or 'no reason is known'}" for each in spent)
+        return "SwitchFailed", f"{why}. Set spec.adoptFrom.switch to Manual, and to Automatic to try again"
+    if not left:
+        return "Verifying", "all groups are masters, and are compared with the old ones"
+    waits = [f"{told[each.number]}: {unready(each, replicas)}" for each in left if unready(each, replicas)]
+    begun = any(rows[each.number].attempts or _is_fenced(each) for each in left)
+    if promoted or begun:
+        errors = [f"{told[each.number]}: {rows[each.number].error}" for each in left if rows[each.number].error]
+        return "Switching", f"{len(promoted)} of {len(groups)} groups are masters{_and([*waits, *errors])}"
+    if waits:
+        lags = [text for each in left if (text := _lag(told[each.number], each))]
+        return "Copying", _listed([*waits, *lags])
+    unsure = [f"{told[each.number]}: {rows[each.number].error}" for each in left if not rows[each.number].rehearsal]
+    if unsure:
+        failures = [text for text in unsure if not text.endswith(": ")]
+        if failures:
+            return "RehearsalFailed", _listed(failures)
+        return "Rehearsing", "all groups follow closely, and are compared with their masters"
+    if adopt.automatic:
+        return "Switching", f"0 of {len(groups)} groups are masters"
+    return "ReadyToSwitch", "all groups follow closely: set spec.adoptFrom.switch to Automatic to switch"
+
+
+def _is_lasting(group: Group) -> bool:
+    copy = copy_of(group)
+    return copy is not None and copy.lasting
+
+
+def _is_fenced(group: Group) -> bool:
+    copy = copy_of(group)
+    return copy is not None and copy.fenced
+
+
+def _lag(name: str, group: Group) -> str:
+    copy = copy_of(group)
+    behind = copy.behind_bytes if copy is not None else None
+    return f"{name} is {_rounded(behind)} bytes behind" if behind and _rounded(behind) else ""
+
+
+def _and(texts: Sequence[str]) -> str:
+    return f"; {_listed(texts)}" if texts else ""
+
+
+def ready_condition(cluster: Cluster, observed: Observed) -> Condition | None:
+    """Returns the condition `AdoptionReady`, for `kubectl wait`; None: the cluster takes over from no other one."""
+    found = adopted_condition(cluster, observed)
+    if found is None:
+        return None
+    if found.status:
+        return Condition(READY_CONDITION, False, found.reason, "the adoption is over")
+    left = [each for each in concerned(cluster, observed) if not is_promoted(each)]
+    is_ready = all(
+        not unready(each, cluster.spec.replicas) and observed.rows.get(each.number, AdoptionRow()).rehearsal
+        for each in left
+    )
+    return Condition(READY_CONDITION, bool(left) and is_ready, found.reason, found.message)
+
+
+def adoption_events(cluster: Cluster, observed: Observed) -> list[tuple[str, str, bool]]:
+    """Returns the events about an adoption: reason, message, and whether it is a warning."""
+    found = adopted_condition(cluster, observed)
+    if found is None or observed.adopted_before == "True":
+        return []
+    waits = observed.hindrance is not None and observed.hindrance.waits
+    names = Names(cluster.namespace, cluster.name)
+    if found.reason in ("Starting", "Copying", "Rehearsing", "Verifying"):
+        where = _listed(
+            f"{names.group(each.number)} ({name_of(observed, each)})" for each in concerned(cluster, observed)
+        )
+        return [(found.reason, f"{found.reason.lower()}: {where}", False)]
+    good = ("Adopted", "ReadyToSwitch", "Switching")
+    return [(found.reason, found.message, found.reason not in good and not waits)]
+
+
+def copy_from(answer: Any) -> Copy | None:
+    """Parses the body of GET /node; None: it says nothing about a copy. KeyError, TypeError, ValueError."""
+    copy = answer.get("copy")
+    if copy is None:
+        return None
+    behind = copy.get("behindBytes")
+    return Copy(
+        state=str(copy["state"]),
+        reason=str(copy.get("reason") or ""),
+        lasting=bool(copy.get("lasting")),
+        master=str(copy.get("master") or ""),
+        behind_bytes=None if behind is None else int(behind),
+        fenced=bool(copy.get("fenced")),
+    )
+
+
+def _listed(texts: Iterable[str]) -> str:
+    found = list(texts)
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return ", ".join(found[:5]) + more
