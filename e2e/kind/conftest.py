@@ -36,6 +36,7 @@ ORDER = (
     "backup",
     "stopping",
     "recovery",
+    "adoption",
     "store_jobs",
     "claim_lost",
     "operator_killed",

@@ -11,6 +11,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from copying_lab import copied, hurry, tables, world
 from following_lab import copy_of, followed, followers
+from rocketmq_master import RocketmqNameServer
 
 from tallystick.node.broker.broker import Broker
 from tallystick.node.broker.copying import promotion as promotion_module
@@ -36,7 +37,7 @@ async def port(folder: Path, broker: Broker | None = None, *, with_token: bool =
     file.write_text("secret")
     view = AdminView(lambda: broker, lambda: "this process is only a name server", dict)
     probes = Probes(lambda: None, lambda: None, lambda: b"")
-    app = application(probes, admin=view, tokens=TokenFile(str(file)) if with_token else None)
+    app = application(probes, admin=view, tokens=TokenFile(file) if with_token else None)
 
     async def ask(path: str, body: Any, headers: dict[str, str] = BEARER) -> tuple[int, Any]:
         async with client.post(path, json=body, headers=headers) as answer:
@@ -58,8 +59,8 @@ async def test_the_plan_has_what_decides_whether_a_master_can_be_replaced(tmp_pa
         assert status == 200
         (row,) = body["brokers"]
         assert (row["broker"], row["master"], row["error"]) == ("b", w.master.address, "")
-        assert row["addresses"] == {"0": w.master.address} and row["cluster"] == "DefaultCluster"
-        assert row["bytes"] == w.master.end and row["topics"] == 1 and row["obstacles"] == []
+        assert row["addresses"] == {"0": w.master.address} and row["cluster"] == "C"
+        assert row["bytes"] == w.master.end and row["topics"] == 2 and row["obstacles"] == []
         assert any("SYNC_MASTER" in text for text in row["different"])
         assert row["settings"]["messageDelayLevel"] == LEVELS and row["settings"]["autoCreateTopicEnable"] == "false"
         assert row["defaults"]["messageDelayLevel"].startswith("1s 5s 10s")
@@ -67,11 +68,17 @@ async def test_the_plan_has_what_decides_whether_a_master_can_be_replaced(tmp_pa
 
 
 async def test_a_master_that_does_not_answer_is_a_row_with_its_error(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, port(tmp_path) as ask:
-        await w.master.close()
-        status, body = await ask("/migration/plan", {"nameServers": w.address})
-        assert status == 200 and "does not answer" in body["brokers"][0]["error"]
-        assert body["brokers"][0]["broker"] == "b" and "version" not in body["brokers"][0]
+    nameserver = await RocketmqNameServer().start()
+    nameserver.addresses = {"b": {0: "127.0.0.1:1"}, "c": {1: "127.0.0.1:1"}}
+    try:
+        async with port(tmp_path) as ask:
+            status, body = await ask("/migration/plan", {"nameServers": nameserver.address})
+    finally:
+        await nameserver.close()
+    first, second = body["brokers"]
+    assert status == 200 and "its master 127.0.0.1:1 does not answer" in first["error"]
+    assert first["broker"] == "b" and "version" not in first
+    assert second["error"] == "it has no master" and second["master"] is None
 
 
 async def test_what_cannot_be_planned_is_refused_with_its_reason(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_groups_follow_their_masters_until_a_user_switches(world: Cluster) -> No
     assert row["lagMessages"] == 0
     assert row["rehearsal"] == "2 queues, 1 offsets and 10 messages compared with 10.0.0.2:10911"
     run(world, 10, 30.0)
-    assert world.switches == [] and told(world)[1] == "ReadyToSwitch", "nobody asked for the switch"
+    assert world.switches == [] and told(world)[1] == "ReadyToSwitch", "no user has permitted the switch"
     before = pods(world)
 
     world.change({"adoptFrom": AUTOMATIC})
@@ -139,6 +139,16 @@ def test_the_next_group_waits_until_clients_have_new_routes(world: Cluster) -> N
     began = world.time
     world.run_until(lambda: len(world.switches) == 2, passes=600)
     assert world.time - began >= 300
+
+
+def test_clients_outside_find_the_brokers_at_the_old_name_servers(world: Cluster) -> None:
+    """RocketMQ's name servers know one address of a broker: clients outside cannot use that of a Service."""
+    create(world, listeners={"external": {"type": "NodePort"}})
+    world.one_pass()
+    body = world.api.get("configmaps", f"{CLUSTER}-config")
+    assert body is not None
+    assert 'externalNamesrvAddr = "old-ns-1:9876;old-ns-2:9876"' in body["data"]["broker.toml"]
+    assert "old-ns" not in name_servers_of_brokers(world)
 
 
 # -- what hinders it ---------------------------------------------------------------------------------------------------

@@ -191,7 +191,7 @@ class GroupCopy:
     # -- events of the group -------------------------------------------------------------------------------------------
 
     def _on_master(self, address: str, ha_address: str) -> None:
-        if address == str(self.broker.advertised) or not self.follows:
+        if address in (str(self.broker.advertised), self.broker.settings.externalAddress) or not self.follows:
             return
         self._master = address, ha_address
         self.follower.on_master(address, ha_address)
