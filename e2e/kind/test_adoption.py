@@ -1,7 +1,7 @@
-"""A RocketMQ 4.8 cluster in pods moves to a BrokerCluster while a Java producer works, and the operator is killed in it.
+"""A RocketMQ 4.8 cluster in a pod moves to a BrokerCluster while a Java producer works, and the operator is killed.
 
-Only real name servers, masters and clients decide whether the brokers are found by the names of Services, whether a fence
-holds, and whether a producer with a single broker name goes on.
+Only a real name server, master and client decide whether the brokers are found by the names of Services, whether a
+fence holds, and whether a producer with a single broker name goes on.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@
                                        "behind": 0, "lateOffsets": 0, "problems": []}
 
 Every process answers the first request, also one that is only a name server: it asks the name servers and masters of
-the cluster that is to be replaced, as `tally migrate plan` does. It connects to addresses that the caller names, so it is
-refused with 403 unless the process has an `adminTokenFile`. `error`: why a master told nothing.
+the cluster that is to be replaced, as `tally migrate plan` does. It connects to addresses that the caller names, so it
+is refused with 403 unless the process has an `adminTokenFile`. `error`: why a master told nothing.
 
 The second one compares this broker, which copies a master or has taken its place, with that master, as `tally migrate
 rehearse` and `verify` do. 404: this broker follows no master and never did; 409: this member does not lead its group.

@@ -1,8 +1,8 @@
 """A cluster takes the places of RocketMQ masters: what each group does next, and what users are told. Pure.
 
 All members of a group start with `brokerRole=SLAVE` and the name of a master. The group copies the log of the master
-until it is told to take its place (`POST /promotion` of the leader, which also fences the master). Whether it follows or
-was promoted is in the log of the group. So nothing here is remembered that decides who the master is.
+until it is told to take its place (`POST /promotion` of the leader, which also fences the master). Whether it follows
+or was promoted is in the log of the group. So nothing here is remembered that decides who the master is.
 
 All claims of a group have the annotations `tallystick.dev/adopted`, the UID of the cluster, and `broker-name`, before a
 member starts. A volume without the UID is one of an earlier cluster: no copy is written to it. The name is for good:
@@ -41,6 +41,9 @@ AGAIN_SECONDS = 60.0
 """Time until a rehearsal that failed is repeated."""
 VERIFY_SECONDS = 150.0
 """Consumers commit offsets to the old master for a while, and the group takes them for two minutes."""
+VERIFY_AGAIN_SECONDS = 10.0
+REHEARSAL, _VERIFICATION = "rehearsal: ", "verification: "
+"""Prefixes of errors."""
 DIFFERS = "differs: "
 """Prefix of a verification that found a difference."""
 SAMPLE = 200
@@ -125,8 +128,8 @@ def hindrance(
     foreign = [each for each in groups if any(member.claim for member in each.members) and each.adopted != cluster.uid]
     if foreign:
         message = (
-            f"claims of an earlier cluster exist: {_listed(_claims(names, foreign))}. No log is copied over them: delete "
-            "them, or remove spec.adoptFrom to start with their messages"
+            f"claims of an earlier cluster exist: {_listed(_claims(names, foreign))}. No log is copied over them: "
+            "delete them, or remove spec.adoptFrom to start with their messages"
         )
         return Hindrance("VolumesExist", message, waiting | {each.number for each in foreign})
     if waiting and not isinstance(plan, AdoptionPlan):
@@ -180,8 +183,10 @@ def turn(adopt: AdoptSpec, observed: Observed, groups: Sequence[Group], group: G
     if copy is None:
         return None
     if copy.state == PROMOTED:
-        done = bool(row.verification)
-        return None if done else Turn(VERIFY, "Promoted", "the group is the master; it is compared with the old one")
+        pauses = row.error.startswith(_VERIFICATION) and observed.now < (row.compared or 0.0) + VERIFY_AGAIN_SECONDS
+        if row.verification or pauses:
+            return None
+        return Turn(VERIFY, "Promoted", "the group is the master; it is compared with the old one")
     if copy.fenced and (not adopt.automatic or row.attempts >= MOST_ATTEMPTS):
         return Turn(TAKE_BACK, "SwitchEnded", f"the switch ended, and {copy.master} is still fenced")
     if unready(group, replicas):
@@ -199,9 +204,9 @@ def turn(adopt: AdoptSpec, observed: Observed, groups: Sequence[Group], group: G
 
 
 def _is_rehearsal_due(adopt: AdoptSpec, now: float, row: AdoptionRow) -> bool:
-    if row.rehearsed is None:
+    if row.compared is None:
         return True
-    age = now - row.rehearsed
+    age = now - row.compared
     return age >= AGAIN_SECONDS if not row.rehearsal else adopt.automatic and age >= REHEARSAL_SECONDS
 
 
@@ -228,9 +233,9 @@ def rehearsed(row: AdoptionRow, answer: Json, now: float) -> AdoptionRow:
     problems, behind = [str(each) for each in answer["problems"]], int(answer["behind"])
     told = _compared(answer)
     if problems:
-        return row.with_changes(rehearsed=now, rehearsal="", behind=behind, error=f"rehearsal: {'; '.join(problems)}")
-    error = "" if row.error.startswith("rehearsal: ") else row.error
-    return row.with_changes(rehearsed=now, rehearsal=told, behind=behind, error=error)
+        return row.with_changes(compared=now, rehearsal="", behind=behind, error=f"{REHEARSAL}{'; '.join(problems)}")
+    error = "" if row.error.startswith(REHEARSAL) else row.error
+    return row.with_changes(compared=now, rehearsal=told, behind=behind, error=error)
 
 
 def verified(row: AdoptionRow, answer: Json, now: float) -> AdoptionRow:
@@ -242,7 +247,7 @@ def verified(row: AdoptionRow, answer: Json, now: float) -> AdoptionRow:
     if late:
         problems.append(f"{late} offsets of consumers are lower than at {answer['with']}")
     if problems and row.switched is not None and now < row.switched + VERIFY_SECONDS:
-        return row.with_changes(error=f"verification: {'; '.join(problems)}")
+        return row.with_changes(compared=now, error=f"{_VERIFICATION}{'; '.join(problems)}")
     told = f"{DIFFERS}{'; '.join(problems)}" if problems else _compared(answer)
     return row.with_changes(verification=told, error="")
 
@@ -250,7 +255,7 @@ def verified(row: AdoptionRow, answer: Json, now: float) -> AdoptionRow:
 def unverified(row: AdoptionRow, why: str, now: float) -> AdoptionRow:
     """Returns the row after a comparison that was not possible. An old master may have been stopped for good."""
     if row.switched is not None and now < row.switched + VERIFY_SECONDS:
-        return row.with_changes(error=f"verification: {why}")
+        return row.with_changes(compared=now, error=f"{_VERIFICATION}{why}")
     return row.with_changes(verification=f"nothing to compare with: {why}", error="")
 
 
@@ -274,7 +279,7 @@ def rows_of(status: Json) -> dict[int, AdoptionRow]:
                 attempts=int(each.get("attempts") or 0),
                 attempted=seconds(each.get("attemptedAt")),
                 switched=seconds(each.get("switchedAt")),
-                rehearsed=seconds(each.get("rehearsedAt")),
+                compared=seconds(each.get("comparedAt")),
                 rehearsal=str(each.get("rehearsal") or ""),
                 behind=None if lag is None else int(lag),
                 verification=str(each.get("verification") or ""),
@@ -337,7 +342,7 @@ def _group_status(cluster: Cluster, names: Names, observed: Observed, group: Gro
 
 _RECORDED = frozenset(
     {
-        *("brokerName", "lastError", "differences", "attempts", "attemptedAt", "rehearsedAt", "switchedAt"),
+        *("brokerName", "lastError", "differences", "attempts", "attemptedAt", "comparedAt", "switchedAt"),
         *("rehearsal", "verification", "lagMessages"),
     }
 )
@@ -352,7 +357,7 @@ def _recorded(row: AdoptionRow) -> Json:
         told["lagMessages"] = row.behind
     if row.attempts:
         told["attempts"] = row.attempts
-    for key, moment in (("attemptedAt", row.attempted), ("rehearsedAt", row.rehearsed), ("switchedAt", row.switched)):
+    for key, moment in (("attemptedAt", row.attempted), ("comparedAt", row.compared), ("switchedAt", row.switched)):
         if moment is not None:
             told[key] = timestamp(moment)
     for key, text in (("rehearsal", row.rehearsal), ("verification", row.verification)):

@@ -218,7 +218,7 @@ class _Work:
         except (NodeError, KeyError, TypeError, ValueError) as error:
             why = str(error) if isinstance(error, NodeError) else f"the leader gave an invalid answer: {error!r}"
             if rehearses:
-                return row.with_changes(rehearsed=now, rehearsal="", error=f"rehearsal: {why}")
+                return row.with_changes(compared=now, rehearsal="", error=f"{adoption.REHEARSAL}{why}")
             return adoption.unverified(row, why, now)
 
     async def ask_leader(self, method: str, path: str, body: object, timeout_seconds: float = CHANGE_SECONDS) -> Any:

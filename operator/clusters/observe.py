@@ -41,7 +41,7 @@ class Sight:
     copies: Mapping[tuple[int, int], object] = field(default_factory=dict)
     """Bodies of GET /node of members of groups that follow a RocketMQ master."""
     plan: AdoptionPlan | Problem | None = None
-    """Which group takes the place of which master; None: none does, or all of them have begun, and the status has it."""
+    """Which group takes the place of which master; None: none does, or all have begun, and the status has it."""
 
 
 async def look(context: Context, cluster: Cluster, body: Json) -> Sight:

@@ -114,7 +114,8 @@ class AdoptionRow:
     """When the last one was started; recorded before it is."""
     switched: float | None = None
     """When the group was first seen to be the master."""
-    rehearsed: float | None = None
+    compared: float | None = None
+    """When it was last compared with its master, or old master."""
     rehearsal: str = ""
     """Result of the last comparison with the master; empty: there was none, or it failed."""
     behind: int | None = None
@@ -222,7 +223,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Hindrance:
-    """Why groups cannot be restored, or cannot begin to copy: none of their brokers is started. `waits`: it may end without a user."""
+    """Why groups cannot be restored, or cannot begin to copy: none of their brokers is started.
+
+    `waits`: it may end without a user."""
 
     reason: str
     message: str

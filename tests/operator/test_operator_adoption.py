@@ -371,7 +371,7 @@ def test_a_verification_that_finds_a_difference_is_told(world: Cluster) -> None:
     world.run_until(lambda: told(world)[0] == "True", passes=400)
     assert told(world)[1] == "AdoptedWithDifferences" and "broker-a: differs: T queue 0" in told(world)[2]
     assert ("Warning", "AdoptedWithDifferences") in events(world)
-    assert len(world.promotions) < 195, "late offsets arrive for two minutes, so one look is not enough"
+    assert 3 < 200 - len(world.promotions) < 20, "late offsets arrive for two minutes, so one look is not enough"
 
 
 def test_an_old_master_that_is_stopped_after_the_switch_ends_the_adoption(world: Cluster) -> None:
