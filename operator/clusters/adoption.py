@@ -439,8 +439,8 @@ def _progress(cluster: Cluster, observed: Observed, groups: Sequence[Group]) -> 
     if not left:
         return "Verifying", "all groups are masters, and are compared with the old ones"
     waits = [f"{told[each.number]}: {unready(each, replicas)}" for each in left if unready(each, replicas)]
-    begun = any(rows[each.number].attempts or _is_fenced(each) for each in left)
-    if promoted or begun:
+    begun = promoted or any(rows[each.number].attempts for each in left)
+    if (adopt.automatic and begun) or any(_is_fenced(each) for each in left):
         errors = [f"{told[each.number]}: {rows[each.number].error}" for each in left if rows[each.number].error]
         return "Switching", f"{len(promoted)} of {len(groups)} groups are masters{_and([*waits, *errors])}"
     if waits:
@@ -454,7 +454,8 @@ def _progress(cluster: Cluster, observed: Observed, groups: Sequence[Group]) -> 
         return "Rehearsing", "all groups follow closely, and are compared with their masters"
     if adopt.automatic:
         return "Switching", f"0 of {len(groups)} groups are masters"
-    return "ReadyToSwitch", "all groups follow closely: set spec.adoptFrom.switch to Automatic to switch"
+    done = f"{len(promoted)} of {len(groups)} groups are masters, and the others" if promoted else "all groups"
+    return "ReadyToSwitch", f"{done} follow closely: set spec.adoptFrom.switch to Automatic to switch"
 
 
 def _is_lasting(group: Group) -> bool:

@@ -19,6 +19,9 @@ from tallystick.node.broker.copying.group_copy import GroupCopy
 from tallystick.node.core.admin_token import TokenFile
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.server import Probes, application
+from tallystick.operator.clusters.adoption import copy_from, rehearsed, verified
+from tallystick.operator.clusters.adoption_source import survey_of
+from tallystick.operator.clusters.observed import AdoptionRow, Copy
 
 LEVELS = "1s 5s"
 BEARER = {"Authorization": "Bearer secret"}
@@ -59,12 +62,15 @@ async def test_the_plan_has_what_decides_whether_a_master_can_be_replaced(tmp_pa
         assert status == 200
         (row,) = body["brokers"]
         assert (row["broker"], row["master"], row["error"]) == ("b", w.master.address, "")
+        (understood,) = survey_of(body)  # type: ignore[misc]  # by the operator
+        assert (understood.name, understood.master, understood.log_bytes) == ("b", w.master.address, w.master.end)
+        assert understood.settings["messageDelayLevel"] == LEVELS and understood.slaves == {}
         assert row["addresses"] == {"0": w.master.address} and row["cluster"] == "C"
         assert row["bytes"] == w.master.end and row["topics"] == 2 and row["obstacles"] == []
         assert any("SYNC_MASTER" in text for text in row["different"])
         assert row["settings"]["messageDelayLevel"] == LEVELS and row["settings"]["autoCreateTopicEnable"] == "false"
         assert row["defaults"]["messageDelayLevel"].startswith("1s 5s 10s")
-        assert row["defaults"]["autoCreateTopicEnable"] == "true" and row["defaults"]["flushDiskType"] == "ASYNC_FLUSH"
+        assert row["defaults"]["autoCreateTopicEnable"] == "true"
 
 
 async def test_a_master_that_does_not_answer_is_a_row_with_its_error(tmp_path: Path) -> None:
@@ -107,12 +113,16 @@ async def test_a_group_is_compared_with_the_master_that_it_follows(
             await copied(slave, w.master)
             assert copy_of(leader).counterpart == w.master.address
             assert copy_of(leader).to_json()["fenced"] is False
+            understood = copy_from({"copy": copy_of(leader).to_json()})
+            assert understood == Copy("following", master=w.master.address, behind_bytes=0)
             # The master of this lab answers no pulls. The slave has the same log, and does.
             monkeypatch.setattr(GroupCopy, "counterpart", property(lambda _: str(slave.advertised)))
             async with port(tmp_path, leader) as ask:
                 status, body = await ask("/migration/comparison", {"sample": 50})
                 assert status == 200, body
                 assert body["with"] == str(slave.advertised)
+                assert "50 messages compared" in rehearsed(AdoptionRow(), body, 1.0).rehearsal
+                assert "50 messages compared" in verified(AdoptionRow(), body, 1.0).verification
                 assert (body["sampled"], body["behind"], body["problems"]) == (50, 0, []) and body["queues"] > 0
                 for wrong in ({"sample": -1}, {"sample": 10_001}, {"sample": "5"}, {"sample": True}, {"x": 1}):
                     assert (await ask("/migration/comparison", wrong))[0] == 400, wrong
@@ -142,4 +152,5 @@ async def test_a_fence_that_a_killed_promotion_left_is_shown(tmp_path: Path) -> 
         await copy.take_back()
         assert copy.to_json()["fenced"] is False and w.master.settings["brokerRole"] == "ASYNC_MASTER"
         await copy.promote()
+        assert copy_from({"copy": copy.to_json()}) == Copy("promoted")
         assert copy.to_json()["state"] == "promoted" and copy.counterpart == w.master.address

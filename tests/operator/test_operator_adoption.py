@@ -355,6 +355,17 @@ def test_the_way_back_is_manual(world: Cluster) -> None:
     assert ("Normal", "TakeBackFence") in events(world)
 
 
+def test_a_user_can_stop_between_two_groups(world: Cluster) -> None:
+    create(world, adoptFrom={**AUTOMATIC, "pauseSeconds": 60})
+    world.run_until(lambda: world.switches == ["broker-a"])
+    world.change({"adoptFrom": {"switch": "Manual"}})
+    run(world, 15, 10.0)
+    assert world.switches == ["broker-a"] and world.old["broker-b"].accepts
+    assert told(world)[1] == "ReadyToSwitch" and "1 of 2 groups are masters" in told(world)[2]
+    world.change({"adoptFrom": AUTOMATIC})
+    adopted(world)
+
+
 def test_a_fence_does_not_stay_when_nothing_is_tried_any_longer(world: Cluster) -> None:
     world.promotions = ["refused", "refused", "fenced"]
     create(world, adoptFrom=AUTOMATIC)
