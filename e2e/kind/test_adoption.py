@@ -1,7 +1,7 @@
 """A RocketMQ 4.8 cluster in a pod moves to a BrokerCluster while a Java producer works, and the operator is killed.
 
 Only a real name server, master and client decide whether the brokers are found by the names of Services, whether a
-fence holds, and whether a producer with a single broker name goes on.
+fence holds, and whether a producer with a single broker name continues.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _read(shell: Shell, name_server: str, *words: str) -> list[Json]:
 
 
 def test_a_rocketmq_cluster_moves_while_its_clients_work(installed: Lab, java_client: Java, old: RocketMq) -> None:
-    """No acknowledged message is lost, a consumer group continues, and the producer goes on by the old name server."""
+    """No acknowledged message is lost, a consumer group continues, and the producer continues by the old name server."""
     shell = pods.shell(installed.api, NAMESPACE, installed.images.node, old.name_server)
     brokers = Brokers(installed.api, NAMESPACE, ORDERS)
     with java_client.producer(NAMESPACE, old.name_server, TOPIC, _POLL_MS) as producer:

@@ -50,7 +50,7 @@ class RocketMq:
         return f"{_NAME}.{self.namespace}.svc:9876"
 
     def stop_master(self) -> None:
-        """The process ends in order; its name server goes on."""
+        """The process ends in order; its name server continues."""
         kubectl("exec", _NAME, "--namespace", self.namespace, "-c", "master", "--", "sh", "-c", "kill 1")
 
 
