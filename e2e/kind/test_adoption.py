@@ -63,7 +63,7 @@ def _read(shell: Shell, name_server: str, *words: str) -> list[Json]:
 
 
 def test_a_rocketmq_cluster_moves_while_its_clients_work(installed: Lab, java_client: Java, old: RocketMq) -> None:
-    """No acknowledged message is lost, a consumer group continues, and the producer continues by the old name server."""
+    """No acknowledged message is lost, and a consumer group and the producer continue."""
     shell = pods.shell(installed.api, NAMESPACE, installed.images.node, old.name_server)
     brokers = Brokers(installed.api, NAMESPACE, ORDERS)
     with java_client.producer(NAMESPACE, old.name_server, TOPIC, _POLL_MS) as producer:

@@ -28,6 +28,8 @@ from tallystick.operator.core.names import Names
 from tallystick.operator.core.times import seconds, timestamp
 
 ADOPTED_CONDITION, READY_CONDITION = "Adopted", "AdoptionReady"
+GROUPS_WAIT = "GroupsWait"
+"""Reason of the conditions of a cluster that gets more groups during the adoption, which hinders only these."""
 FOLLOWING, PROMOTED = "following", "promoted"
 MOST_ATTEMPTS = 3
 """Switches of a group that may fail. Each one keeps producers waiting, so a user decides about more of them."""
@@ -96,15 +98,16 @@ def mark_of(cluster: Cluster, observed: Observed, group: Group) -> str:
     """Returns the value of the annotation `adopted` for the claims of a group; empty: they have none."""
     if group.adopted or group.formed or not is_active(cluster, observed):
         return group.adopted
-    return cluster.uid if name_of(observed, group) else ""
+    return cluster.uid if name_of(cluster, observed, group) else ""
 
 
-def name_of(observed: Observed, group: Group) -> str:
+def name_of(cluster: Cluster, observed: Observed, group: Group) -> str:
     """Returns the broker name that a group takes over; empty: it has its own one."""
     if group.broker_name:
         return group.broker_name
     row = observed.rows.get(group.number)
-    if row is not None and row.broker_name:
+    lasts = observed.adopted_before == "True" or is_active(cluster, observed)
+    if row is not None and row.broker_name and lasts:
         return row.broker_name  # all its claims were deleted
     broker = observed.plan.brokers.get(group.number) if isinstance(observed.plan, AdoptionPlan) else None
     return broker.name if broker is not None else ""
@@ -124,20 +127,20 @@ def hindrance(
             f"the claims {_listed(_claims(names, left))} were made for an adoption, and spec.adoptFrom no longer asks "
             "for it: delete these claims to begin with an empty group"
         )
-        return Hindrance("AdoptionUnfinished", message, frozenset(each.number for each in left))
+        return Hindrance("AdoptionUnfinished", message, frozenset(each.number for each in left), adopts=True)
     foreign = [each for each in groups if any(member.claim for member in each.members) and each.adopted != cluster.uid]
     if foreign:
         message = (
             f"claims of an earlier cluster exist: {_listed(_claims(names, foreign))}. No log is copied over them: "
             "delete them, or remove spec.adoptFrom to start with their messages"
         )
-        return Hindrance("VolumesExist", message, waiting | {each.number for each in foreign})
+        return Hindrance("VolumesExist", message, waiting | {each.number for each in foreign}, adopts=True)
     if waiting and not isinstance(plan, AdoptionPlan):
         problem = plan or Problem("PlanPending", "the old name servers were not asked yet", waits=True)
         if problem.reason == "GroupsMismatch" and len(waiting) < len(groups):
             told = _listed(names.group(number) for number in sorted(waiting))
-            problem = Problem("GroupsWait", f"{told}: a group is added when the adoption is over", waits=True)
-        return Hindrance(problem.reason, problem.message, waiting, problem.waits)
+            problem = Problem(GROUPS_WAIT, f"{told}: a group is added when the adoption is over", waits=True)
+        return Hindrance(problem.reason, problem.message, waiting, problem.waits, adopts=True)
     return None
 
 
@@ -303,7 +306,7 @@ def with_row(status: Json, name: str, row: AdoptionRow) -> Json:
 
 def next_row(cluster: Cluster, observed: Observed, group: Group, *, switches: bool) -> AdoptionRow:
     """Returns what is recorded about a group before a step is carried out. `switches`: the step is its switch."""
-    row = observed.rows.get(group.number, AdoptionRow()).with_changes(broker_name=name_of(observed, group))
+    row = observed.rows.get(group.number, AdoptionRow()).with_changes(broker_name=name_of(cluster, observed, group))
     if isinstance(observed.plan, AdoptionPlan) and group.number in observed.plan.different:
         row = row.with_changes(differences=observed.plan.different[group.number])
     if is_promoted(group) and row.switched is None:
@@ -392,10 +395,10 @@ def adopted_condition(cluster: Cluster, observed: Observed) -> Condition | None:
     if observed.adopted_before == "True":
         return _done(observed, list(observed.groups))
     if not groups and not is_active(cluster, observed):
-        if observed.hindrance is not None and observed.hindrance.reason == "AdoptionUnfinished":
+        if observed.hindrance is not None and observed.hindrance.adopts:
             return Condition(ADOPTED_CONDITION, False, observed.hindrance.reason, observed.hindrance.message)
         return None
-    if observed.hindrance is not None:
+    if observed.hindrance is not None and observed.hindrance.adopts and observed.hindrance.reason != GROUPS_WAIT:
         return Condition(ADOPTED_CONDITION, False, observed.hindrance.reason, observed.hindrance.message)
     reason, message = _progress(cluster, observed, groups)
     if reason == "Adopted":
@@ -415,7 +418,7 @@ def _progress(cluster: Cluster, observed: Observed, groups: Sequence[Group]) -> 
     """Returns reason and message of an adoption that nothing hinders."""
     names, replicas = Names(cluster.namespace, cluster.name), cluster.spec.replicas
     rows = {each.number: observed.rows.get(each.number, AdoptionRow()) for each in groups}
-    told = {each.number: f"{names.group(each.number)} ({name_of(observed, each)})" for each in groups}
+    told = {each.number: f"{names.group(each.number)} ({name_of(cluster, observed, each)})" for each in groups}
     promoted = [each for each in groups if is_promoted(each)]
     left = [each for each in groups if not is_promoted(each)]
     adopt = cluster.spec.adopt
@@ -427,7 +430,8 @@ def _progress(cluster: Cluster, observed: Observed, groups: Sequence[Group]) -> 
             f"{where} still follows a master, and spec.adoptFrom no longer asks for it: promote or delete the group"
         )
         return "AdoptionUnfinished", message
-    if not all(each.formed for each in groups) or len(groups) < cluster.spec.groups:
+    missing = len(groups) < cluster.spec.groups and observed.hindrance is None
+    if missing or not all(each.formed for each in groups):
         return "Starting", "members are starting and electing a leader"
     failed = [f"{told[each.number]}: {unready(each, replicas)}" for each in left if _is_lasting(each)]
     if failed:
@@ -502,7 +506,7 @@ def adoption_events(cluster: Cluster, observed: Observed) -> list[tuple[str, str
     names = Names(cluster.namespace, cluster.name)
     if found.reason in ("Starting", "Copying", "Rehearsing", "Verifying"):
         where = _listed(
-            f"{names.group(each.number)} ({name_of(observed, each)})" for each in concerned(cluster, observed)
+            f"{names.group(each.number)} ({name_of(cluster, observed, each)})" for each in concerned(cluster, observed)
         )
         return [(found.reason, f"{found.reason.lower()}: {where}", False)]
     good = ("Adopted", "ReadyToSwitch", "Switching")

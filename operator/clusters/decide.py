@@ -163,7 +163,12 @@ def _fences(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step |
 
 def _switches(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step | Hold]:
     step = _adopts(observed, wanted, group)
-    if step is not None and step.action is not Action.TAKE_BACK:
+    if step is None or step.action is Action.TAKE_BACK:
+        return
+    if step.action is Action.SWITCH and any(outdated(wanted, each) for each in group.members):
+        text = f"{step.message}; outdated members are restarted first"
+        yield Hold(step.action, group.number, step.member, "Outdated", text)
+    else:
         yield step
 
 

@@ -182,7 +182,7 @@ def plan_of(cluster: Cluster, observed: Observed, group: Group, member: Member) 
         restore_for(cluster, observed, group, member.number),
         mark_of(cluster, observed, group),
         adoption.mark_of(cluster, observed, group),
-        adoption.name_of(observed, group),
+        adoption.name_of(cluster, observed, group),
         adoption.follows(cluster, observed, group),
     )
 
@@ -207,7 +207,7 @@ def _member_manifests(
         first,
         recovered=mark,
         adopted=adoption.mark_of(cluster, observed, group),
-        broker_name=adoption.name_of(observed, group),
+        broker_name=adoption.name_of(cluster, observed, group),
     )
     if member.claim is None and (doubt := rebirth_doubt(group, member)):
         yield doubt

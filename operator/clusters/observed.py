@@ -231,6 +231,8 @@ class Hindrance:
     message: str
     groups: frozenset[int] = frozenset()
     waits: bool = False
+    adopts: bool = False
+    """It hinders an adoption, and no recovery."""
 
 
 @dataclass(frozen=True, slots=True)
