@@ -178,6 +178,14 @@ def stateful_set(cluster: Cluster, plan: MemberPlan, node_uid: str, replicas: in
     return manifest(STATEFUL_SETS, cluster.namespace, names.node(group, member), labels, content, owner=owner)
 
 
+def _role(plan: MemberPlan, group: str) -> dict[str, str]:
+    """Returns the variables of the broker name. A name that was taken over from a master is not the identity of the
+    group: jobs, backups and this operator know it by its own one."""
+    found = {"TALLY_BROKERNAME": plan.broker_name or group}
+    found |= {"TALLY_DLEGERGROUP": group} if plan.broker_name else {}
+    return found | ({"TALLY_BROKERROLE": "SLAVE"} if plan.follows else {})
+
+
 def _selector(cluster: Cluster, group: int, member: int) -> dict[str, str]:
     names = names_of(cluster)
     labels = names.member_labels(group, member)
@@ -193,17 +201,13 @@ def _pod(cluster: Cluster, plan: MemberPlan, *, first_start: bool) -> Json:
         f"n{other}-{names.host(names.node(group, other))}:{RAFT}" for other in range(MAX_MEMBERS)
     )  # all possible members: the group decides who is a member
     variables: dict[str, str] = {
-        "TALLY_BROKERNAME": plan.broker_name or names.group(group),
+        **_role(plan, names.group(group)),
         "TALLY_DLEGERSELFID": f"n{member}",
         "TALLY_DLEGERPEERS": peers,
         "TALLY_BROKERIP1": names.host(name),
         "TALLY_GROUPLINGERMILLS": str(LINGER_SECONDS * 1000),
         "HOME": "/tmp",
     }
-    if plan.broker_name:  # the identity of the group stays the same for jobs, backups and this operator
-        variables["TALLY_DLEGERGROUP"] = names.group(group)
-    if plan.follows:
-        variables["TALLY_BROKERROLE"] = "SLAVE"
     if plan.external:
         variables["TALLY_EXTERNALADDRESS"] = plan.external
     variables |= {f"TALLY_{key.upper()}": value for key, value in sorted(spec.config.items())}

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tallystick.operator.clusters import adoption
+from tallystick.operator.clusters import adoption, adoption_status
 from tallystick.operator.clusters.adoption_plan import AdoptionPlan, find_plan
 from tallystick.operator.clusters.adoption_source import Survey, Unanswered, survey_of
 from tallystick.operator.clusters.reading import Objects, objects_of, running_members
@@ -95,9 +95,8 @@ async def _plan(context: Context, cluster: Cluster, objects: Objects) -> Adoptio
     begun = {
         str((each["metadata"].get("labels") or {}).get(GROUP_LABEL)) for each in objects.all(kube.STATEFUL_SETS.kind)
     }
-    told = {
-        str(number) for number, row in adoption.rows_of(objects.cluster.get("status") or {}).items() if row.broker_name
-    }
+    rows = adoption_status.rows_of(objects.cluster.get("status") or {})
+    told = {str(number) for number, row in rows.items() if row.broker_name}
     if {str(group) for group in range(cluster.spec.groups)} <= begun & told:
         return None
     return find_plan(cluster, await _survey(context, cluster, objects, ";".join(adopt.name_servers)), _named(objects))

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tallystick.operator.clusters import adoption
+from tallystick.operator.clusters import adoption, adoption_status
 from tallystick.operator.clusters.adoption_plan import AdoptionPlan
 from tallystick.operator.clusters.broker_manifests import members_of
 from tallystick.operator.clusters.observed import (
@@ -168,7 +168,7 @@ def read(
         hindrance=hindered,
         plan=plan,
         adopted_before=adopted,
-        rows={**adoption.rows_of(objects.cluster.get("status") or {}), **(rows or {})},
+        rows={**adoption_status.rows_of(objects.cluster.get("status") or {}), **(rows or {})},
     )
 
 

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tallystick.operator.clusters import adoption
+from tallystick.operator.clusters import adoption_status
 from tallystick.operator.clusters.carry_out import BlockedError, carry_out, restart_name_server
 from tallystick.operator.clusters.decide import Action, Decision, Hold, Step, decide
 from tallystick.operator.clusters.layout import Layout, layout, wanted_of
@@ -201,7 +201,7 @@ class ClusterReconciler:
         """Writes what was found out about the switch of a group: another process must not have to find it out again."""
         name = Names(cluster.namespace, cluster.name).group(group)
         live = sight.objects.cluster
-        status = adoption.with_row(live.get("status") or {}, name, row)
+        status = adoption_status.with_row(live.get("status") or {}, name, row)
         live["status"] = status
         await self._context.kube.apply_status(kube.CLUSTERS, live, status)
 
@@ -259,7 +259,7 @@ class ClusterReconciler:
         told += [("ResizeRefused", message) for message in observed.resize_refusals]
         told += fence_warnings(cluster, observed)
         all_told = [(*each, True) for each in told] + recovery_events(cluster, observed)
-        all_told += adoption.adoption_events(cluster, observed)
+        all_told += adoption_status.adoption_events(cluster, observed)
         for reason, message, warning in all_told:
             if (reason, message) not in memory.told:
                 await self._context.events.post(Reference.to(body), reason, message, warning=warning)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tallystick.operator.clusters import adoption
+from tallystick.operator.clusters import adoption_status
 from tallystick.operator.clusters.decide import Action, Decision, Hold, Step, outdated
 from tallystick.operator.clusters.layout import Layout, wanted_of
 from tallystick.operator.clusters.name_servers import is_updating
@@ -19,6 +19,7 @@ from tallystick.operator.clusters.stopping import Stop, fenced_condition, hibern
 from tallystick.operator.core.conditions import MAX_MESSAGE, Condition, merged
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import NAME_SERVER, Names
+from tallystick.operator.core.quantity import rounded
 from tallystick.operator.core.times import timestamp
 
 HELD = "waits: "
@@ -59,7 +60,7 @@ def cluster_status(
         status["nameServers"]["externalAddress"] = observed.name_servers.external
     step = decision.step
     switched = step.group if step is not None and step.action is Action.SWITCH else None
-    if told := adoption.adoption_status(cluster, observed, before, switched):
+    if told := adoption_status.adoption_status(cluster, observed, before, switched):
         status["adoption"] = told
     if shown := _step_status(names, observed, decision, underway, before):
         status["step"] = shown
@@ -244,8 +245,8 @@ def _findings(cluster: Cluster, observed: Observed, layout: Layout, decision: De
         ]
     optional = (
         recovered_condition(cluster, observed),
-        adoption.adopted_condition(cluster, observed),
-        adoption.ready_condition(cluster, observed),
+        adoption_status.adopted_condition(cluster, observed),
+        adoption_status.ready_condition(cluster, observed),
     )
     return [
         *running,
@@ -283,7 +284,7 @@ def _ready(cluster: Cluster, observed: Observed) -> Condition:
     if leaderless:
         return Condition("Ready", False, "NoLeader", f"no leader{_of(leaderless)}")
     absent = _absent(cluster, observed)
-    found = adoption.adopted_condition(cluster, observed)
+    found = adoption_status.adopted_condition(cluster, observed)
     if found is not None and not found.status:
         return Condition("Ready", False, "Adopting", f"{found.reason}: {found.message}")
     if absent:
@@ -456,14 +457,6 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 # -- a node ------------------------------------------------------------------------------------------------------------
-
-
-def rounded(lag_bytes: int) -> int:
-    """Rounds a lag to two digits, and to 0 below 1 MiB, so that the status rarely changes under load."""
-    if lag_bytes < 1 << 20:
-        return 0
-    scale = int(10 ** (len(str(lag_bytes)) - 2))
-    return lag_bytes // scale * scale
 
 
 def node_status(
