@@ -188,19 +188,30 @@ def turn(adopt: AdoptSpec, observed: Observed, groups: Sequence[Group], group: G
         if row.verification or pauses:
             return None
         return Turn(VERIFY, "Promoted", "the group is the master; it is compared with the old one")
-    if copy.fenced and (not adopt.automatic or row.attempts >= MOST_ATTEMPTS):
-        return Turn(TAKE_BACK, "SwitchEnded", f"the switch ended, and {copy.master} is still fenced")
+    if copy.fenced:
+        return _behind_fence(adopt, observed.now, row, copy)
     if unready(group, replicas):
         return None
     if row.attempts < MOST_ATTEMPTS and _is_rehearsal_due(adopt, observed.now, row):
         return Turn(REHEARSE, "Following", f"the copy is compared with the master {copy.master}")
-    if not adopt.automatic or not row.rehearsal or row.attempts >= MOST_ATTEMPTS:
+    if not adopt.automatic or row.attempts >= MOST_ATTEMPTS:
         return None
-    if not copy.fenced and not _is_first(adopt, observed, groups, group, replicas):
-        return None
-    pause = CONTINUE_SECONDS if copy.fenced or not row.attempts else ATTEMPT_SECONDS * 2.0 ** (row.attempts - 1)
+    pause = ATTEMPT_SECONDS * 2.0 ** (row.attempts - 1) if row.attempts else CONTINUE_SECONDS
     if row.attempted is not None and observed.now < row.attempted + pause:
         return None
+    return _switch(copy) if _is_first(adopt, observed, groups, group, replicas) else None
+
+
+def _behind_fence(adopt: AdoptSpec, now: float, row: AdoptionRow, copy: Copy) -> Turn | None:
+    """Returns the next of a group whose master is fenced, so that producers wait: the switch continues, or it ends."""
+    if not adopt.automatic or row.attempts >= MOST_ATTEMPTS or copy.lasting:
+        return Turn(TAKE_BACK, "SwitchEnded", f"the switch ended, and {copy.master} is still fenced")
+    if copy.state != FOLLOWING or (row.attempted is not None and now < row.attempted + CONTINUE_SECONDS):
+        return None
+    return _switch(copy)
+
+
+def _switch(copy: Copy) -> Turn:
     return Turn(SWITCH, "Ready", f"takes the place of the master {copy.master}")
 
 

@@ -10,6 +10,11 @@ from typing import Any
 import pytest
 from simulated_cluster import CLUSTER, NAMESPACE, Cluster, OldMaster
 
+from tallystick.operator.clusters.adoption_plan import AdoptionPlan, find_plan
+from tallystick.operator.clusters.adoption_source import OldBroker
+from tallystick.operator.clusters.recovery_source import Problem
+from tallystick.operator.clusters.spec import Cluster as Adopting
+from tallystick.operator.clusters.spec import ClusterSpec
 from tallystick.operator.core import kube
 
 MARKS = ("tallystick.dev/adopted", "tallystick.dev/broker-name")
@@ -210,6 +215,18 @@ def test_a_plan_that_does_not_fit_starts_nothing(
     assert (world.one_pass() or 99) <= 5.0, "no event of the old cluster reaches the operator"
     world.old, world.old_names_answer = good, True
     until(world, "ReadyToSwitch")
+
+
+def test_a_group_keeps_the_master_that_its_claims_name() -> None:
+    cluster = Adopting("shop", "orders", "uid", 1, False, ClusterSpec.parse({"groups": 2, "adoptFrom": OLD}, "node:1"))
+    survey = [OldBroker(name, version="V4_8_0") for name in ("broker-b", "broker-a")]
+    for named in ({}, {0: "broker-b"}, {1: "broker-a"}):
+        found = find_plan(cluster, survey, named)
+        assert isinstance(found, AdoptionPlan)
+        names = {number: each.name for number, each in found.brokers.items()}
+        assert names == ({0: "broker-b", 1: "broker-a"} if named else {0: "broker-a", 1: "broker-b"})
+    gone = find_plan(cluster, survey, {0: "broker-c"})
+    assert isinstance(gone, Problem) and gone.reason == "MasterUnreachable" and "broker-c" in gone.message
 
 
 def test_the_cluster_is_chosen_by_its_name(world: Cluster) -> None:

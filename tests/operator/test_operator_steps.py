@@ -285,9 +285,9 @@ def test_the_same_stuck_member_is_given_longer_each_time() -> None:
 
 def following(*words: str, number: int = 0, members: tuple[Member, ...] = FINE) -> Group:
     """A group that follows a master: `promoted`, `copying`, `fenced`."""
-    state = next((word for word in words if word in ("promoted", "copying", "unreachable")), "following")
+    state = next((word for word in words if word != "fenced"), "following")
     found = group(*(replace(each, group=number) for each in members), number=number)
-    copy = Copy(state, master="10.0.0.1:10911", fenced="fenced" in words)
+    copy = Copy(state, master="10.0.0.1:10911", fenced="fenced" in words, lasting=state == "diverged")
     mine = tuple(replace(each, copy=copy if each.number == 0 else Copy("member")) for each in found.members)
     return replace(found, members=mine)
 
@@ -298,6 +298,7 @@ SWITCHED = AdoptionRow(rehearsal="compared", compared=NOW - 100, switched=NOW - 
 DIFFERS = AdoptionRow(compared=NOW - 59, error="rehearsal: differs")
 LATE = replace(SWITCHED, compared=NOW - 9, error="verification: late")
 PAIR = following(), following(number=1)
+SWITCHES = "SwitchGroup n0"
 OLD = member(2, "old")
 
 
@@ -339,6 +340,10 @@ OLD = member(2, "old")
         ((following("fenced"),), (replace(FAILED, attempted=NOW - 4),), True, "nothing"),
         ((following("fenced"),), (replace(FAILED, attempts=3),), True, "TakeBackFence n0"),
         ((following("fenced"),), (COMPARED,), False, "TakeBackFence n0"),
+        ((following("fenced", "diverged"),), (COMPARED,), True, "TakeBackFence n0"),
+        ((following("fenced", "copying"),), (COMPARED,), True, "nothing"),
+        ((following("fenced", members=(member(0), member(1), member(2, "unready"))),), (COMPARED,), True, SWITCHES),
+        ((following("fenced"),), (AdoptionRow(),), True, "SwitchGroup n0"),
         ((following("fenced", members=(member(0), member(1), OLD)),), (COMPARED,), False, "TakeBackFence n0"),
         # afterwards
         ((following("promoted"),), (SWITCHED,), False, "VerifyGroup n0"),
