@@ -154,3 +154,15 @@ async def test_a_fence_that_a_killed_promotion_left_is_shown(tmp_path: Path) -> 
         await copy.promote()
         assert copy_from({"copy": copy.to_json()}) == Copy("promoted")
         assert copy.to_json()["state"] == "promoted" and copy.counterpart == w.master.address
+
+
+async def test_a_group_with_another_identity_takes_the_place_of_a_master(tmp_path: Path) -> None:
+    """As the operator starts it: `dLegerGroup` is its own name, and brokerName alone is the master's."""
+    async with world(tmp_path) as w, followers(w, tmp_path, dLegerGroup="orders-0") as group:
+        w.master.tables = tables(1)
+        leader = await group.leader()
+        await followed(leader, w)
+        assert leader.group is not None and leader.group.status().group == "orders-0"
+        assert leader.settings.brokerName == w.master.name and leader.settings.brokerClusterName != "C"
+        await copy_of(leader).promote()
+        assert (await w.registered())[0] == str(leader.advertised)
