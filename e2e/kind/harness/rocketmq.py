@@ -13,11 +13,17 @@ BROKER, CLUSTER = "broker-a", "OldCluster"
 _NAME = "rocketmq"
 _START_S = 180
 _OPTIONS = (
-    "-Djava.net.preferIPv4Stack=true -XX:+UseSerialGC -Duser.home=/tmp -Drocketmq.home.dir=/tmp "
+    "-Djava.net.preferIPv4Stack=true -XX:+UseSerialGC -Duser.home=/tmp "
+    "--add-exports java.base/sun.nio.ch=ALL-UNNAMED --add-exports java.base/jdk.internal.ref=ALL-UNNAMED "
     "--add-opens java.base/java.nio=ALL-UNNAMED --add-opens java.base/sun.nio.ch=ALL-UNNAMED "
+    "--add-opens java.base/jdk.internal.ref=ALL-UNNAMED --add-opens java.base/jdk.internal.misc=ALL-UNNAMED "
     "-cp '/java/classes:/java/lib/*'"
 )
-_MASTER = f"""
+_HOME = """
+mkdir -p /tmp/home/conf
+echo '<configuration/>' > /tmp/home/conf/logback_{name}.xml
+"""
+_MASTER = f"""{_HOME.format(name="broker")}
 cat > /tmp/broker.conf <<END
 brokerClusterName={CLUSTER}
 brokerName={BROKER}
@@ -58,13 +64,14 @@ def rocketmq(api: Api, namespace: str, image: str) -> RocketMq:
     """Started, and waited for. WaitError."""
     labels = {"app.kubernetes.io/name": _NAME}
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]
+    home = {"name": "ROCKETMQ_HOME", "value": "/tmp/home"}
     address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
     def container(name: str, script: str) -> dict[str, object]:
-        about = {"image": image, "securityContext": RESTRICTED, "volumeMounts": mounts, "env": [address]}
+        about = {"image": image, "securityContext": RESTRICTED, "volumeMounts": mounts, "env": [address, home]}
         return {"name": name, "command": ["sh", "-c", script], **about}
 
-    server = f"exec java -Xmx128m {_OPTIONS} org.apache.rocketmq.namesrv.NamesrvStartup"
+    server = f"{_HOME.format(name='namesrv')}exec java -Xmx128m {_OPTIONS} org.apache.rocketmq.namesrv.NamesrvStartup"
     pod = restricted_pod(namespace, _NAME, container("master", _MASTER), [{"name": "tmp", "emptyDir": {}}])
     pod["spec"]["containers"].append(container("nameserver", server))
     pod["metadata"]["labels"] = labels
