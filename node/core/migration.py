@@ -118,6 +118,14 @@ def differences(found: Facts) -> list[str]:
     return notes
 
 
+def differences_of_group(found: Facts) -> list[str]:
+    """What will behave differently after a group has taken the place of a master, besides settings."""
+    notes = ["an offset message id that a client noted does not find its message afterwards; its unique key does"]
+    if found.settings.get("aclEnable") == "true":
+        notes.append("aclEnable: access control is configured apart, its files are not copied")
+    return notes
+
+
 def taken_ids(place: Place) -> str | None:
     """What the ids of other slaves mean for a group that will take the master's place; None without slaves."""
     ids = sorted(number for number in place.addresses if number > 0)

@@ -128,7 +128,7 @@ async def _row(client: ClusterClient, place: Place) -> dict[str, Any]:
         "topics": found.topics,
         "groups": found.groups,
         "obstacles": migration.obstacles(found),
-        "different": migration.differences(found),
+        "different": migration.differences_of_group(found),
         "settings": theirs,
         "defaults": own,
     }

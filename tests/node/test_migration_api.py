@@ -55,7 +55,7 @@ async def test_the_plan_has_what_decides_whether_a_master_can_be_replaced(tmp_pa
         w.master.tables = tables(1)
         w.master.settings |= {
             "messageDelayLevel": LEVELS,
-            "brokerRole": "SYNC_MASTER",
+            "aclEnable": "true",
             "autoCreateTopicEnable": "false",
         }
         status, body = await ask("/migration/plan", {"nameServers": f"127.0.0.1:1;{w.address}"})
@@ -67,7 +67,7 @@ async def test_the_plan_has_what_decides_whether_a_master_can_be_replaced(tmp_pa
         assert understood.settings["messageDelayLevel"] == LEVELS and understood.slaves == {}
         assert row["addresses"] == {"0": w.master.address} and row["cluster"] == "C"
         assert row["bytes"] == w.master.end and row["topics"] == 2 and row["obstacles"] == []
-        assert any("SYNC_MASTER" in text for text in row["different"])
+        assert any("aclEnable" in text for text in row["different"])
         assert row["settings"]["messageDelayLevel"] == LEVELS and row["settings"]["autoCreateTopicEnable"] == "false"
         assert row["defaults"]["messageDelayLevel"].startswith("1s 5s 10s")
         assert row["defaults"]["autoCreateTopicEnable"] == "true"
