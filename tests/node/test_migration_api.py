@@ -137,7 +137,7 @@ async def test_a_broker_without_a_master_compares_nothing(tmp_path: Path) -> Non
         other = next(each for each in group.members.values() if each is not leader)
         async with port(tmp_path, other) as ask:
             status, body = await ask("/migration/comparison", {})
-            assert status == 409 and body["leader"] == leader.group.number  # type: ignore[union-attr]
+            assert status == 409 and body["leader"] == leader.group.number
 
 
 async def test_a_fence_that_a_killed_promotion_left_is_shown(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ async def test_a_fence_that_a_killed_promotion_left_is_shown(tmp_path: Path) -> 
         await followed(leader, w)
         copy = copy_of(leader)
         fencing = promotion_module.Promotion(copy)
-        await fencing._fence(copy.follower.master)  # type: ignore[arg-type]  # what is done when it is killed then
+        await fencing._fence(copy.follower.master)
         assert copy.to_json()["fenced"] is True and w.master.settings["brokerRole"] == "SLAVE"
         await copy.take_back()
         assert copy.to_json()["fenced"] is False and w.master.settings["brokerRole"] == "ASYNC_MASTER"

@@ -488,7 +488,7 @@ def test_without_the_field_brokers_leave_the_old_name_servers_and_keep_their_nam
     assert environment(world)["TALLY_BROKERNAME"] == "broker-a"
     assert told(world)[:2] == ("True", "Adopted") and world.status["adoption"]["state"] == "Adopted"
     assert all(each.name == name for each, name in zip(world.groups.values(), ("broker-a", "broker-b"), strict=True))
-    assert world.api.get("statefulsets", "orders-nameserver")["spec"]["template"]["spec"]["volumes"] == [  # type: ignore[index]
+    assert world.api.get("statefulsets", "orders-nameserver")["spec"]["template"]["spec"]["volumes"] == [
         {"name": "tmp", "emptyDir": {}}
     ]
 

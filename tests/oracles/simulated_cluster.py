@@ -650,7 +650,7 @@ class Nodes:
         return {"brokers": [self._old_row(name, each) for name, each in sorted(cluster.old.items())]}
 
     def _old_row(self, name: str, master: OldMaster) -> Json:
-        row = {"broker": name, "cluster": self._cluster.old_names, "addresses": {"0": master.address}}
+        row: Json = {"broker": name, "cluster": self._cluster.old_names, "addresses": {"0": master.address}}
         row |= {"master": master.address, "error": ""}
         if not master.is_up:
             return row | {"error": f"its master {master.address} does not answer: refused"} | master.row
