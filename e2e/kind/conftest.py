@@ -37,6 +37,7 @@ ORDER = (
     "scheduled_backup",
     "stopping",
     "recovery",
+    "adoption",
     "store_jobs",
     "claim_lost",
     "objects_deleted",

@@ -12,6 +12,7 @@ from typing import Any
 
 from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.core.java_properties import parse_properties
+from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.store import fastjson
 from tallystick.store.fastjson import int_keys
@@ -117,6 +118,14 @@ def differences(found: Facts) -> list[str]:
     return notes
 
 
+def differences_of_group(found: Facts) -> list[str]:
+    """What will behave differently after a group has taken the place of a master, besides settings."""
+    notes = ["an offset message id that a client noted does not find its message afterwards; its unique key does"]
+    if found.settings.get("aclEnable") == "true":
+        notes.append("aclEnable: access control is configured apart, its files are not copied")
+    return notes
+
+
 def taken_ids(place: Place) -> str | None:
     """What the ids of other slaves mean for a group that will take the master's place; None without slaves."""
     ids = sorted(number for number in place.addresses if number > 0)
@@ -143,6 +152,26 @@ def start_settings(place: Place, found: Facts) -> dict[str, str]:
         if theirs is not None and theirs != (getattr(known, "name", None) or str(known)):
             own[key] = theirs
     return own
+
+
+def compared_settings(found: Facts) -> tuple[dict[str, str], dict[str, str]]:
+    """The settings of a master that a slave must or should have, too, and the default of each of them here."""
+    default = StoreSettings()
+    theirs, own = {}, {}
+    for key in (*MUST_BE_EQUAL, *_SHOULD_BE_EQUAL):
+        if key in found.settings:
+            theirs[key] = found.settings[key]
+            known = getattr(default, key, None)
+            known = getattr(BrokerSettings(), key, None) if known is None else known
+            own[key] = "" if known is None else _text_of(known)
+    return theirs, own
+
+
+def _text_of(value: Any) -> str:
+    """A value as RocketMQ writes it into properties."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return getattr(value, "name", None) or str(value)
 
 
 @dataclass(slots=True)

@@ -126,6 +126,13 @@ class BrokerSettings:
         "Name servers: `host:port;host:port`. Empty: the broker registers nowhere, and no client finds it.",
         operator=True,
     )
+    externalNamesrvAddr: str = setting(
+        "",
+        "Further name servers, at which the broker registers with `externalAddress` as its address. RocketMQ's name "
+        "servers know one address of a broker: use this for those whose clients are outside the brokers' network.",
+        own=True,
+        operator=True,
+    )
     serverChannelMaxIdleTimeSeconds: int = setting(
         120,
         "Time without data after which the broker closes a connection. Clients send something every 30 s.",
@@ -464,6 +471,9 @@ class BrokerSettings:
         if self.aclEnable:
             raise SettingsError("aclEnable", "access control is not supported yet")
         check_addresses("namesrvAddr", self.namesrvAddr)
+        check_addresses("externalNamesrvAddr", self.externalNamesrvAddr)
+        if self.externalNamesrvAddr and not self.externalAddress:
+            raise SettingsError("externalNamesrvAddr", "needs externalAddress, which the broker registers there")
         if ";" in self.externalAddress:
             raise SettingsError("externalAddress", f"{self.externalAddress!r} is more than one host:port")
         check_addresses("externalAddress", self.externalAddress)

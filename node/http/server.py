@@ -7,6 +7,7 @@
     /settings         the broker's settings, and changes; see `settings_api.py`
     /group            a replicated group: its state, and changes; see `group_api.py`
     /promotion        makes a slave the master; see `promotion_api.py`
+    /migration        what is to be known about the master before and after that; see `migration_api.py`
     /topics           see `topics_api.py`
     /consumergroups   see `consumer_groups_api.py`
     /store            the store's files, for jobs that read them; see `store_files_api.py`
@@ -38,6 +39,7 @@ from tallystick.node.http.group_api import group_routes
 from tallystick.node.http.json_api import failed
 from tallystick.node.http.limits import BODY_S, Guards
 from tallystick.node.http.log_api import log_routes
+from tallystick.node.http.migration_api import migration_routes
 from tallystick.node.http.node_api import node_routes
 from tallystick.node.http.promotion_api import promotion_routes
 from tallystick.node.http.settings_api import settings_routes
@@ -110,6 +112,7 @@ def application(
         app.add_routes(node_routes(admin))
         app.add_routes(settings_routes(admin))
         app.add_routes(promotion_routes(admin))
+        app.add_routes(migration_routes(admin, authenticated=tokens is not None))
         app.add_routes(table_routes(TopicsApi, admin))
         app.add_routes(table_routes(ConsumerGroupsApi, admin))
         StoreFilesApi(admin).add_to(app)

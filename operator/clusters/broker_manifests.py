@@ -1,14 +1,14 @@
 """Objects of one member: BrokerNode, claim, Services, and a StatefulSet of one pod with the strategy OnDelete.
 
 The pod template contains its own digest, `tallystick.dev/template`. A pod with another digest is outdated. Settings for
-the first start (`groupBootstrap`) and what is restored before it are not part of the digest, so removing them restarts
-no pod.
+the first start (`groupBootstrap`), what is restored before it, and `brokerRole=SLAVE` of a group that is to take the
+place of a master are not part of the digest, so removing them restarts no pod.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tallystick.operator.clusters.cluster_manifests import broker_toml, names_of, owner_of, pod_spec
@@ -26,7 +26,18 @@ from tallystick.operator.core.manifests import (
     port,
     probe,
 )
-from tallystick.operator.core.names import FIRST_MEMBERS, FORMED, HTTP, RAFT, RECOVERED, REMOTING, TEMPLATE, VIP
+from tallystick.operator.core.names import (
+    ADOPTED,
+    BROKER_NAME,
+    FIRST_MEMBERS,
+    FORMED,
+    HTTP,
+    RAFT,
+    RECOVERED,
+    REMOTING,
+    TEMPLATE,
+    VIP,
+)
 
 LINGER_SECONDS = 35
 """A stopping broker forwards requests until clients have updated their routes, every 30 s, so that no send fails in a
@@ -53,6 +64,12 @@ class MemberPlan:
     """What is restored into the claim before the broker starts; None: nothing."""
     recovered: str = ""
     """Annotation of the claims of a group that starts from a backup: it is never bootstrapped. Empty: none."""
+    adopted: str = ""
+    """Annotation of the claims of a group that takes the place of a RocketMQ master. Empty: none."""
+    broker_name: str = ""
+    """RocketMQ's brokerName, taken over from this master; empty: the name of the group."""
+    follows: bool = False
+    """A new group follows the master with this name, and serves no clients before it takes its place."""
 
 
 def broker_node(cluster: Cluster, group: int, member: int) -> Json:
@@ -75,7 +92,8 @@ def claim(cluster: Cluster, plan: MemberPlan, size: str, storage_class: str | No
     if storage_class is not None:
         spec["storageClassName"] = storage_class
     annotations = {FIRST_MEMBERS: members_text(plan.first)} | ({FORMED: "true"} if plan.formed else {})
-    annotations |= {RECOVERED: plan.recovered} if plan.recovered else {}
+    marks = {RECOVERED: plan.recovered, ADOPTED: plan.adopted, BROKER_NAME: plan.broker_name}
+    annotations |= {key: value for key, value in marks.items() if value}
     return manifest(
         CLAIMS,
         cluster.namespace,
@@ -131,6 +149,7 @@ def services(cluster: Cluster, group: int, member: int, node_uid: str) -> list[J
 def template_digest(cluster: Cluster, plan: MemberPlan) -> str:
     """Returns the digest of pod and configuration of a member, without the bootstrap settings."""
     template = cluster.spec.placement.template
+    plan = replace(plan, follows=False)
     parts: list[Any] = [_pod(cluster, plan, first_start=False), broker_toml(cluster)]
     if template.labels or template.annotations:
         parts.append([dict(template.labels), dict(template.annotations)])
@@ -162,6 +181,14 @@ def stateful_set(cluster: Cluster, plan: MemberPlan, node_uid: str, replicas: in
     return manifest(STATEFUL_SETS, cluster.namespace, names.node(group, member), labels, content, owner=owner)
 
 
+def _role(plan: MemberPlan, group: str) -> dict[str, str]:
+    """Returns the variables of the broker name. A name that was taken over from a master is not the identity of the
+    group: jobs, backups and this operator know it by its own one."""
+    found = {"TALLY_BROKERNAME": plan.broker_name or group}
+    found |= {"TALLY_DLEGERGROUP": group} if plan.broker_name else {}
+    return found | ({"TALLY_BROKERROLE": "SLAVE"} if plan.follows else {})
+
+
 def _selector(cluster: Cluster, group: int, member: int) -> dict[str, str]:
     names = names_of(cluster)
     labels = names.member_labels(group, member)
@@ -177,7 +204,7 @@ def _pod(cluster: Cluster, plan: MemberPlan, *, first_start: bool) -> Json:
         f"n{other}-{names.host(names.node(group, other))}:{RAFT}" for other in range(MAX_MEMBERS)
     )  # all possible members: the group decides who is a member
     variables: dict[str, str] = {
-        "TALLY_BROKERNAME": names.group(group),
+        **_role(plan, names.group(group)),
         "TALLY_DLEGERSELFID": f"n{member}",
         "TALLY_DLEGERPEERS": peers,
         "TALLY_BROKERIP1": names.host(name),

@@ -6,9 +6,11 @@ Each step can be interrupted after any write and retried: the next pass observes
 from __future__ import annotations
 
 import logging
+from typing import Any
 
+from tallystick.operator.clusters import adoption
 from tallystick.operator.clusters.decide import Action, Step
-from tallystick.operator.clusters.observed import Member, Observed
+from tallystick.operator.clusters.observed import AdoptionRow, Member, Observed
 from tallystick.operator.clusters.reading import Objects
 from tallystick.operator.clusters.spec import Cluster
 from tallystick.operator.core import kube
@@ -23,14 +25,21 @@ _logger = logging.getLogger(__name__)
 
 CHANGE_SECONDS = 15.0
 """Timeout for a transfer of leadership or a membership change."""
+SWITCH_SECONDS = 45.0
+"""Timeout for a switch, or a comparison with a master. A switch that takes longer continues without its caller."""
 
 
 class BlockedError(Exception):
     """The leader, a PodDisruptionBudget or an admission policy does not permit the step now."""
 
 
-async def carry_out(context: Context, cluster: Cluster, objects: Objects, observed: Observed, step: Step) -> None:
-    """Carries out a step. KubeError, NodeError, BlockedError: the step is not done, or only in part."""
+async def carry_out(
+    context: Context, cluster: Cluster, objects: Objects, observed: Observed, step: Step
+) -> AdoptionRow | None:
+    """Carries out a step. KubeError, NodeError, BlockedError: the step is not done, or only in part.
+
+    Returns what it found out about the switch of a group; None: the step is another one."""
+    row: AdoptionRow | None = None
     names = Names(cluster.namespace, cluster.name)
     name = names.node(step.group, step.member)
     _logger.info("%s %s: %s", step.action.value, name, step.message, extra={"step": step.action.value, "node": name})
@@ -59,7 +68,15 @@ async def carry_out(context: Context, cluster: Cluster, objects: Objects, observ
             await work.ask_leader("DELETE", f"/group/members/{step.member}", None)
         case Action.DELETE:
             await work.delete_node()
+        case Action.SWITCH:
+            await work.ask_leader("POST", "/promotion", {}, SWITCH_SECONDS)
+            row = work.row().with_changes(error="")
+        case Action.TAKE_BACK:
+            await work.ask_leader("DELETE", "/promotion", None, SWITCH_SECONDS)
+        case Action.REHEARSE | Action.VERIFY:
+            row = await work.compare()
     context.metrics.steps.labels(step.action.value).inc()
+    return row
 
 
 async def restart_name_server(context: Context, objects: Objects, name: str, pod: Pod) -> None:
@@ -213,9 +230,26 @@ class _Work:
         except (NotFoundError, ConflictError):
             pass  # the BrokerNode no longer exists
 
-    async def ask_leader(self, method: str, path: str, body: object) -> None:
+    def row(self) -> AdoptionRow:
+        """Returns what is recorded about the switch of the group."""
+        return self._observed.rows.get(self._step.group, AdoptionRow())
+
+    async def compare(self) -> AdoptionRow:
+        """Compares the group with its master, or old master. An old master may not answer any longer."""
+        row, now = self.row(), self._context.now()
+        rehearses = self._step.action is Action.REHEARSE
+        try:
+            answer = await self.ask_leader("POST", "/migration/comparison", {"sample": adoption.SAMPLE}, SWITCH_SECONDS)
+            return (adoption.rehearsed if rehearses else adoption.verified)(row, answer, now)
+        except (NodeError, KeyError, TypeError, ValueError) as error:
+            why = str(error) if isinstance(error, NodeError) else f"the leader gave an invalid answer: {error!r}"
+            if rehearses:
+                return row.with_changes(compared=now, rehearsal="", error=f"{adoption.REHEARSAL}{why}")
+            return adoption.unverified(row, why, now)
+
+    async def ask_leader(self, method: str, path: str, body: object, timeout_seconds: float = CHANGE_SECONDS) -> Any:
         """Sends a request to the leader on whose membership the decision is based, and to no other member."""
         group = next(group for group in self._observed.groups if group.number == self._step.group)
         assert group.leader is not None, "no change is decided on without a leader"
         node = NodeName(self._cluster.namespace, self._cluster.name, group.number, group.leader.number)
-        await self._context.nodes.ask(node, method, path, body, timeout_seconds=CHANGE_SECONDS)
+        return await self._context.nodes.ask(node, method, path, body, timeout_seconds=timeout_seconds)

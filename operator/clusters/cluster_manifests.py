@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 
-from tallystick.operator.clusters.spec import Cluster, ClusterSpec, Placement
+from tallystick.operator.clusters.spec import Cluster, ClusterSpec, External, Placement
 from tallystick.operator.core.kube import (
     CLUSTERS,
     CONFIG_MAPS,
@@ -42,11 +42,19 @@ def owner_of(cluster: Cluster) -> Json:
 def broker_toml(cluster: Cluster) -> str:
     """Returns the settings that all brokers share. Those of one broker and `spec.config` are environment variables."""
     spec = cluster.spec
+    servers, outside = names_of(cluster).name_servers(spec.name_servers), []
+    if spec.adopt is not None:  # clients of the RocketMQ cluster find the brokers where they are used to
+        old = ";".join(spec.adopt.name_servers)
+        if spec.listener.type is External.NONE:
+            servers = f"{servers};{old}"
+        else:
+            outside.append(f'externalNamesrvAddr = "{old}"')
     lines = (
         "[broker]",
         f'brokerClusterName = "{cluster.name}"',
         f"autoCreateTopicEnable = {str(spec.auto_create_topics).lower()}",
-        f'namesrvAddr = "{names_of(cluster).name_servers(spec.name_servers)}"',
+        f'namesrvAddr = "{servers}"',
+        *outside,
         "",
         "[store]",
         "enableDLegerCommitLog = true",

@@ -1,6 +1,7 @@
 """The next step of a cluster. Pure: it follows from the observed and the wanted state. Each pass does at most one step.
 
     step             when                                         only if
+    TakeBackFence    a switch ended, and the master is fenced     the group still follows it
     StopMember       it is fenced, or the cluster hibernates      a user decides; leadership is transferred first
     ReplaceNode      its claim is deleted or lost, or on request  a majority is healthy without it
     ForceDeletePod   its Kubernetes node does not respond         the same, and it is unresponsive
@@ -13,6 +14,9 @@
                                                                   no other step in the cluster is in progress
     ReplaceNode      its volume differs from the spec             the same, and no pod is outdated
     MoveLeader       one of these steps concerns the leader       there is a healthy successor
+    VerifyGroup      it took the place of a RocketMQ master       no other step
+    RehearseSwitch   it follows a master closely                  no other step
+    SwitchGroup      spec.adoptFrom.switch is Automatic           all groups follow closely, and one by one
 
 The table is in the order of precedence; followers come before a leader. A step that is wanted but not permitted now is
 a `Hold` with its reason. A group with one member cannot keep its quorum: the member is restarted anyway, because it
@@ -25,6 +29,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from tallystick.operator.clusters import adoption
+from tallystick.operator.clusters.adoption_source import AdoptSpec
 from tallystick.operator.clusters.observed import Group, Member, Observed
 from tallystick.operator.clusters.quorum import (
     close,
@@ -59,6 +65,10 @@ class Action(Enum):
     PROMOTE = "PromoteMember"
     REMOVE = "RemoveMember"
     DELETE = "DeleteNode"
+    SWITCH = adoption.SWITCH
+    TAKE_BACK = adoption.TAKE_BACK
+    REHEARSE = adoption.REHEARSE
+    VERIFY = adoption.VERIFY
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +111,10 @@ class Wanted:
     """Groups that are being restored from backups: their volumes hold nothing else."""
     volumes: Mapping[tuple[int, int], str] = field(default_factory=dict)
     """By group and member: how its volume differs from the spec, if it is to be replaced for that."""
+    adopt: AdoptSpec | None = None
+    """How groups take the places of RocketMQ masters; None: none is to do so any longer."""
+    adopting: frozenset[int] = frozenset()
+    """The numbers of these groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +141,8 @@ def decide(observed: Observed, wanted: Wanted) -> Decision:
 
 def _candidates(observed: Observed, wanted: Wanted) -> Iterator[Step | Hold]:
     kinds = (
-        *(_stops, _replacements, _forced, _unready_restarts, _additions, _removals, _deletions),
-        *(_ready_restarts, _volume_changes),
+        *(_fences, _stops, _replacements, _forced, _unready_restarts),
+        *(_additions, _removals, _deletions, _ready_restarts, _switches, _volume_changes),
     )
     for kind in kinds:
         for group in observed.groups:
@@ -139,6 +153,37 @@ def outdated(wanted: Wanted, member: Member) -> bool:
     """Whether its pod was created from another template than the wanted one."""
     template = wanted.templates.get((member.group, member.number))
     return member.pod is not None and template is not None and member.pod.template != template
+
+
+# -- the places of RocketMQ masters ------------------------------------------------------------------------------------
+
+
+def _fences(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step | Hold]:
+    """Yields what lets a master accept messages again: its producers wait for it."""
+    step = _adopts(observed, wanted, group)
+    if step is not None and step.action is Action.TAKE_BACK:
+        yield step
+
+
+def _switches(observed: Observed, wanted: Wanted, group: Group) -> Iterator[Step | Hold]:
+    step = _adopts(observed, wanted, group)
+    if step is None or step.action is Action.TAKE_BACK:
+        return
+    if step.action is Action.SWITCH and any(outdated(wanted, each) for each in group.members):
+        text = f"{step.message}; outdated members are restarted first"
+        yield Hold(step.action, group.number, step.member, "Outdated", text)
+    else:
+        yield step
+
+
+def _adopts(observed: Observed, wanted: Wanted, group: Group) -> Step | None:
+    if wanted.adopt is None or group.number not in wanted.adopting or group.leader is None:
+        return None
+    groups = [each for each in observed.groups if each.number in wanted.adopting]
+    found = adoption.turn(wanted.adopt, observed, groups, group, wanted.replicas)
+    if found is None:
+        return None
+    return Step(Action(found.action), group.number, group.leader.number, found.reason, found.message)
 
 
 # -- fencing and hibernation -------------------------------------------------------------------------------------------

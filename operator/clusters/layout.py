@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tallystick.operator.clusters import broker_manifests, cluster_manifests, name_server_manifests
+from tallystick.operator.clusters import adoption, broker_manifests, cluster_manifests, name_server_manifests
+from tallystick.operator.clusters.adoption_source import AdoptSpec
 from tallystick.operator.clusters.broker_manifests import HOST_ADDRESS, MemberPlan
 from tallystick.operator.clusters.decide import Wanted
 from tallystick.operator.clusters.name_servers import image_of
@@ -45,6 +46,10 @@ class Layout:
     """Groups that are being restored from backups."""
     volumes: Mapping[tuple[int, int], str] = field(default_factory=dict)
     """By group and member: how its volume differs from the spec. It is replaced."""
+    adopt: AdoptSpec | None = None
+    """How groups take the places of masters; None: none is to do so any longer."""
+    adopting: frozenset[int] = frozenset()
+    """The numbers of these groups."""
 
 
 def wanted_of(cluster: Cluster, layout: Layout) -> Wanted:
@@ -57,6 +62,8 @@ def wanted_of(cluster: Cluster, layout: Layout) -> Wanted:
         layout.stops,
         layout.restoring,
         layout.volumes,
+        layout.adopt,
+        layout.adopting,
     )
 
 
@@ -143,8 +150,16 @@ def layout(cluster: Cluster, observed: Observed) -> Layout:
         for member in observed.members
         if (stop := stop_of(cluster, member.group, member.number)) is not None
     }
-    volumes = differences(cluster, observed) if cluster.spec.storage.replaces else {}
-    return Layout(tuple(manifests), templates, tuple(waits), stops, pending_groups(cluster, observed), volumes)
+    return Layout(
+        tuple(manifests),
+        templates,
+        tuple(waits),
+        stops,
+        pending_groups(cluster, observed),
+        volumes=differences(cluster, observed) if cluster.spec.storage.replaces else {},
+        adopt=cluster.spec.adopt if adoption.is_active(cluster, observed) else None,
+        adopting=frozenset(each.number for each in adoption.concerned(cluster, observed)),
+    )
 
 
 def _first(cluster: Cluster, observed: Observed, group: Group) -> tuple[int, ...]:
@@ -171,6 +186,9 @@ def plan_of(cluster: Cluster, observed: Observed, group: Group, member: Member) 
         external,
         restore_for(cluster, observed, group, member.number),
         mark_of(cluster, observed, group),
+        adoption.mark_of(cluster, observed, group),
+        adoption.name_of(cluster, observed, group),
+        adoption.follows(cluster, observed, group),
     )
 
 
@@ -188,7 +206,15 @@ def _member_manifests(
         return
     first, mark = _first(cluster, observed, group), mark_of(cluster, observed, group)
     storage = cluster.spec.storage
-    about_claim = MemberPlan(group.number, member.number, group.formed, first, recovered=mark)
+    about_claim = MemberPlan(
+        group.number,
+        member.number,
+        group.formed,
+        first,
+        recovered=mark,
+        adopted=adoption.mark_of(cluster, observed, group),
+        broker_name=adoption.name_of(cluster, observed, group),
+    )
     if member.claim is None and (doubt := rebirth_doubt(group, member)):
         yield doubt
     elif member.claim is None or not member.claim.deleting:

@@ -5,7 +5,7 @@ The operator updates them one at a time (`name_servers.py`). Their only state is
 
 from __future__ import annotations
 
-from tallystick.operator.clusters.cluster_manifests import names_of, owner_of, pod_spec
+from tallystick.operator.clusters.cluster_manifests import TOKEN_KEY, names_of, owner_of, pod_spec
 from tallystick.operator.clusters.pod_template import spread
 from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.core.kube import SERVICES, STATEFUL_SETS, Json
@@ -14,6 +14,8 @@ from tallystick.operator.core.names import HTTP, NAME_SERVER, NAME_SERVER_OUTSID
 
 SETTLED_SECONDS = 35
 """minReadySeconds: brokers register every 30 s, so a new name server knows all brokers before the next restart."""
+
+_TOKEN_FOLDER = "/etc/tallystick-admin"
 
 
 def name_server_services(cluster: Cluster) -> list[Json]:
@@ -88,7 +90,12 @@ def name_server_set(cluster: Cluster, image: str, replicas: int) -> Json:
     }
     if placement.resources:
         container["resources"] = placement.resources
-    pod = pod_spec(spec, placement, names.account, container, [])
+    volumes: list[Json] = []
+    if spec.adopt is not None:  # the operator asks it about the cluster that is adopted
+        container["env"] += environment({"TALLY_HTTP_ADMINTOKENFILE": f"{_TOKEN_FOLDER}/{TOKEN_KEY}"})
+        container["volumeMounts"].append({"name": "admin", "mountPath": _TOKEN_FOLDER, "readOnly": True})
+        volumes.append({"name": "admin", "secret": {"secretName": names.admin(cluster.uid)}})
+    pod = pod_spec(spec, placement, names.account, container, volumes)
     pod["affinity"] = placement.affinity or apart(names.name_server_selector())
     pod["terminationGracePeriodSeconds"] = 30
     if constraints := spread(placement.spread, names.name_server_selector()):

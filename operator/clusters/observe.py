@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from tallystick.operator.clusters import adoption, adoption_status
+from tallystick.operator.clusters.adoption_plan import AdoptionPlan, find_plan
+from tallystick.operator.clusters.adoption_source import Survey, Unanswered, survey_of
 from tallystick.operator.clusters.reading import Objects, objects_of, running_members
 from tallystick.operator.clusters.recovery import FIRST, told_before
 from tallystick.operator.clusters.recovery_source import SOURCE_MISSING, Problem, Source, find_source
@@ -12,8 +16,8 @@ from tallystick.operator.clusters.spec import Cluster
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.kube import Json, Resource
-from tallystick.operator.core.names import FORMED, Names, is_set
-from tallystick.operator.core.node_api import NodeName, every
+from tallystick.operator.core.names import ADOPTED, BROKER_NAME, FORMED, GROUP_LABEL, Names, is_set
+from tallystick.operator.core.node_api import NameServerName, NodeError, NodeName, NodeRefusedError, every
 from tallystick.operator.core.pods import pod_of
 
 KINDS: tuple[Resource, ...] = (
@@ -22,6 +26,8 @@ KINDS: tuple[Resource, ...] = (
 )
 ASK_SECONDS = 3.0
 """Timeout for the state of a member. An unresponsive member delays each pass by it."""
+SURVEY_SECONDS = 20.0
+"""Timeout for the state of a RocketMQ cluster: a name server asks all of its masters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,10 @@ class Sight:
     answers: dict[tuple[int, int], object]
     source: Source | Problem | None = None
     """The backups from which the cluster starts; None: it is not being recovered."""
+    copies: Mapping[tuple[int, int], object] = field(default_factory=dict)
+    """Bodies of GET /node of members of groups that follow a RocketMQ master."""
+    plan: AdoptionPlan | Problem | None = None
+    """Which group takes the place of which master; None: none does, or all have begun, and the status has it."""
 
 
 async def look(context: Context, cluster: Cluster, body: Json) -> Sight:
@@ -56,7 +66,69 @@ async def look(context: Context, cluster: Cluster, body: Json) -> Sight:
         for member in members
     ]
     answers = dict(zip(members, await every(asked), strict=True))
-    return Sight(objects, answers, await _source(context, cluster, objects))
+    source = await _source(context, cluster, objects)
+    return Sight(
+        objects, answers, source, await _copies(context, cluster, objects), await _plan(context, cluster, objects)
+    )
+
+
+async def _copies(context: Context, cluster: Cluster, objects: Objects) -> dict[tuple[int, int], object]:
+    """Asks members what they copy, as long as a group of the cluster may follow a master."""
+    marked = any(ADOPTED in (each["metadata"].get("annotations") or {}) for each in objects.all(kube.CLAIMS.kind))
+    if not marked or adoption.told_before(objects.cluster) == "True":
+        return {}
+    members = running_members(cluster, objects)
+    asked = [
+        context.nodes.ask(
+            NodeName(cluster.namespace, cluster.name, *member), "GET", "/node", timeout_seconds=ASK_SECONDS
+        )
+        for member in members
+    ]
+    return dict(zip(members, await every(asked), strict=True))
+
+
+async def _plan(context: Context, cluster: Cluster, objects: Objects) -> AdoptionPlan | Problem | None:
+    """Returns which group takes the place of which master, until all groups have begun and the status has the plan."""
+    adopt = cluster.spec.adopt
+    if adopt is None or adoption.told_before(objects.cluster) == "True":
+        return None
+    begun = {
+        str((each["metadata"].get("labels") or {}).get(GROUP_LABEL)) for each in objects.all(kube.STATEFUL_SETS.kind)
+    }
+    rows = adoption_status.rows_of(objects.cluster.get("status") or {})
+    told = {str(number) for number, row in rows.items() if row.broker_name}
+    if {str(group) for group in range(cluster.spec.groups)} <= begun & told:
+        return None
+    return find_plan(cluster, await _survey(context, cluster, objects, ";".join(adopt.name_servers)), _named(objects))
+
+
+def _named(objects: Objects) -> dict[int, str]:
+    """Returns the broker names that claims have, by number of the group."""
+    found = {}
+    for each in objects.all(kube.CLAIMS.kind):
+        name = str((each["metadata"].get("annotations") or {}).get(BROKER_NAME) or "")
+        if name:
+            found[int(each["metadata"]["labels"][GROUP_LABEL])] = name
+    return found
+
+
+async def _survey(context: Context, cluster: Cluster, objects: Objects, nameservers: str) -> Survey:
+    """Asks the first of our name servers that is ready about the RocketMQ cluster."""
+    names = Names(cluster.namespace, cluster.name)
+    for number in range(cluster.spec.name_servers):
+        body = objects.get("Pod", f"{names.name_server}-{number}")
+        if body is None or not pod_of(body).ready:
+            continue
+        server = NameServerName(cluster.namespace, cluster.name, number)
+        try:
+            answer = await context.nodes.ask(
+                server, "POST", "/migration/plan", {"nameServers": nameservers}, timeout_seconds=SURVEY_SECONDS
+            )
+        except NodeError as error:
+            told = isinstance(error, NodeRefusedError) and error.status == 502
+            return Unanswered(str(error), "OldClusterUnreachable" if told else "PlanFailed")
+        return survey_of(answer)
+    return Unanswered("the old name servers are asked when a name server of this cluster is ready", "PlanPending")
 
 
 async def _source(context: Context, cluster: Cluster, objects: Objects) -> Source | Problem | None:

@@ -6,10 +6,11 @@ the member did not respond; nothing else follows from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tallystick.operator.clusters.adoption_plan import AdoptionPlan
 from tallystick.operator.clusters.recovery_source import Problem, Restore, Source
 from tallystick.operator.core.pods import Pod
 
@@ -32,6 +33,10 @@ class Claim:
     """UID of the cluster for which a backup was, or is, restored into its group; empty: none."""
     storage_class: str | None = None
     """None: none is set."""
+    adopted: str = ""
+    """UID of the cluster for which its group copies, or copied, the log of a RocketMQ master; empty: none."""
+    broker_name: str = ""
+    """Name that its group took over from a RocketMQ master; empty: it has its own one."""
     requested: str = ""
     capacity: str = ""
     """Empty: not bound yet."""
@@ -86,6 +91,48 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """What a member says about the master that its group follows (GET /node)."""
+
+    state: str
+    """`following`, `copying`, the name of a problem, `promoted`, or `member` if another member leads."""
+    reason: str = ""
+    lasting: bool = False
+    """The problem does not end without a user."""
+    master: str = ""
+    behind_bytes: int | None = None
+    fenced: bool = False
+    """The master was fenced for a switch that has not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionRow:
+    """What is recorded about the switch of a group. Times are seconds since 1970; None: never."""
+
+    broker_name: str = ""
+    attempts: int = 0
+    """Switches that failed since a user permitted them."""
+    attempted: float | None = None
+    """When the last one was started; recorded before it is."""
+    switched: float | None = None
+    """When the group was first seen to be the master."""
+    compared: float | None = None
+    """When it was last compared with its master, or old master."""
+    rehearsal: str = ""
+    """Result of the last comparison with the master; empty: there was none, or it failed."""
+    behind: int | None = None
+    """Messages that were missing then."""
+    verification: str = ""
+    """Result of the comparison with the old master; empty: there was none."""
+    error: str = ""
+    differences: tuple[str, ...] = ()
+    """What behaves differently after the switch."""
+
+    def with_changes(self, **changes: Any) -> AdoptionRow:
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """One member of one group: its objects and its answer."""
 
@@ -105,6 +152,8 @@ class Member:
     pod: Pod | None = None
     external: str = ""
     answer: Answer | None = None
+    copy: Copy | None = None
+    """None: it follows no master, or was not asked, because nothing is adopted."""
     refused: str = ""
     """Why its answer cannot be used; empty: it answered, or it did not respond."""
     unauthorized: bool = False
@@ -161,15 +210,31 @@ class Group:
         noted = (member.claim.recovered for member in self.members if member.claim is not None)
         return next((uid for uid in noted if uid), "")
 
+    @property
+    def adopted(self) -> str:
+        """UID of the cluster for which it copies, or copied, the log of a master, as recorded on its claims."""
+        noted = (member.claim.adopted for member in self.members if member.claim is not None)
+        return next((uid for uid in noted if uid), "")
+
+    @property
+    def broker_name(self) -> str:
+        """Name that it took over from a master, as recorded on its claims; empty: it has its own one."""
+        noted = (member.claim.broker_name for member in self.members if member.claim is not None)
+        return next((name for name in noted if name), "")
+
 
 @dataclass(frozen=True, slots=True)
 class Hindrance:
-    """Why groups cannot be restored: none of their brokers is started. `waits`: it may end without a user."""
+    """Why groups cannot be restored, or cannot begin to copy: none of their brokers is started.
+
+    `waits`: it may end without a user."""
 
     reason: str
     message: str
     groups: frozenset[int] = frozenset()
     waits: bool = False
+    adopts: bool = False
+    """It hinders an adoption, and no recovery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +286,12 @@ class Observed:
     recovered_before: str = ""
     """Status of the condition `Recovered` in the previous status; empty: there was none. `True` is final."""
     hindrance: Hindrance | None = None
+    plan: AdoptionPlan | Problem | None = None
+    """Which group takes the place of which master; None: none does, or all of them have begun."""
+    adopted_before: str = ""
+    """Status of the condition `Adopted` in the previous status; empty: there was none. `True` is final."""
+    rows: Mapping[int, AdoptionRow] = field(default_factory=dict)
+    """What is recorded about the switch of each group, by its number."""
 
     @property
     def members(self) -> Iterator[Member]:

@@ -9,10 +9,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tallystick.operator.clusters import adoption, adoption_status
+from tallystick.operator.clusters.adoption_plan import AdoptionPlan
 from tallystick.operator.clusters.broker_manifests import members_of
 from tallystick.operator.clusters.observed import (
+    AdoptionRow,
     Answer,
     Claim,
+    Copy,
     Group,
     Member,
     NameServers,
@@ -26,6 +30,8 @@ from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.clusters.status import DISRUPTIVE, HELD
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import (
+    ADOPTED,
+    BROKER_NAME,
     CLUSTER,
     FIRST_MEMBERS,
     FORMED,
@@ -127,21 +133,27 @@ def read(
     taken: tuple[str, ...] = (),
     other_operator: str = "",
     source: Source | Problem | None = None,
+    copies: Answers | None = None,
+    plan: AdoptionPlan | Problem | None = None,
+    rows: Mapping[int, AdoptionRow] | None = None,
 ) -> Observed:
-    """Returns the observed state. `stuck_restarts`: by node, the number of restarts that did not help."""
+    """Returns the observed state. `stuck_restarts`: by node, the number of restarts that did not help; `copies`: bodies
+    of GET /node; `rows`: what this process has found out about switches, and the status does not have yet."""
     names = Names(cluster.namespace, cluster.name)
     numbers = _numbers(cluster, objects)
     groups = tuple(
         Group(
             group,
             tuple(
-                _member(cluster, names, objects, answers, group, member, (stuck_restarts or {}))
+                _member(cluster, names, objects, answers, copies or {}, group, member, (stuck_restarts or {}))
                 for member in sorted(numbers[group])
             ),
         )
         for group in sorted(numbers)
     )
-    told = told_before(objects.cluster)
+    told, adopted = told_before(objects.cluster), adoption.told_before(objects.cluster)
+    hindered = hindrance(cluster, groups, source, is_over=told == "True")
+    hindered = hindered or adoption.hindrance(cluster, groups, plan, is_over=adopted == "True")
     return Observed(
         now=now,
         groups=groups,
@@ -153,7 +165,10 @@ def read(
         other_operator=other_operator,
         source=source,
         recovered_before=told,
-        hindrance=hindrance(cluster, groups, source, is_over=told == "True"),
+        hindrance=hindered,
+        plan=plan,
+        adopted_before=adopted,
+        rows={**adoption_status.rows_of(objects.cluster.get("status") or {}), **(rows or {})},
     )
 
 
@@ -189,6 +204,7 @@ def _member(
     names: Names,
     objects: Objects,
     answers: Answers,
+    copies: Answers,
     group: int,
     member: int,
     stuck_restarts: Mapping[str, int],
@@ -214,6 +230,7 @@ def _member(
         pod=pod,
         external=_external(cluster, objects.get("Service", names.external(group, member)), REMOTING, pod),
         answer=answer,
+        copy=_copy(copies.get((group, member))) if answer is not None else None,
         refused=refused,
         unauthorized=isinstance(answers.get((group, member)), UnauthorizedError),
         stuck_restarts=stuck_restarts.get(name, 0),
@@ -235,6 +252,16 @@ def _answer(found: Any, group: str, member: int) -> tuple[Answer | None, str]:
         return None, f"invalid response: {error!r}"
 
 
+def _copy(found: Any) -> Copy | None:
+    """Returns what a member says about the copy; None: it says nothing, or nothing that can be understood."""
+    if found is None or isinstance(found, NodeError):
+        return None
+    try:
+        return adoption.copy_from(found)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
 def claim_of(body: Json) -> Claim:
     metadata, status = body["metadata"], body.get("status") or {}
     annotations = metadata.get("annotations") or {}
@@ -250,6 +277,8 @@ def claim_of(body: Json) -> Claim:
         first=members_of(annotations.get(FIRST_MEMBERS, "")),
         recovered=str(annotations.get(RECOVERED) or ""),
         storage_class=(body.get("spec") or {}).get("storageClassName"),
+        adopted=str(annotations.get(ADOPTED) or ""),
+        broker_name=str(annotations.get(BROKER_NAME) or ""),
         requested=wanted,
         capacity=capacity,
         resizing=_resizing(status, wanted, capacity),

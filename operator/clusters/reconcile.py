@@ -13,14 +13,16 @@ status and to an event, and leaves the rest of the status as it was.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from tallystick.operator.clusters import adoption_status
 from tallystick.operator.clusters.carry_out import BlockedError, carry_out, restart_name_server
 from tallystick.operator.clusters.decide import Action, Decision, Hold, Step, decide
 from tallystick.operator.clusters.layout import Layout, layout, wanted_of
 from tallystick.operator.clusters.name_servers import next_restart
 from tallystick.operator.clusters.observe import Sight, look
-from tallystick.operator.clusters.observed import Observed
+from tallystick.operator.clusters.observed import AdoptionRow, Observed
 from tallystick.operator.clusters.quorum import blind
 from tallystick.operator.clusters.reading import read
 from tallystick.operator.clusters.recovery import recovery_events
@@ -51,7 +53,7 @@ MOVING_SECONDS = 1.0
 """Interval of passes during a change: no event reports that a member has caught up."""
 STEPPED_SECONDS = 0.3
 HINDERED_SECONDS = 5.0
-"""Interval of passes while a recovery waits for its source: no event of a Secret or a Backup reaches the cluster."""
+"""Interval of passes while a recovery waits for its source, or groups follow masters: no event reports a change."""
 SILENT_FAILURE_SECONDS = 20.0
 """A pass that fails because the API server does not answer, or because an object changed meanwhile, is retried for so
 long before the status reports it."""
@@ -70,6 +72,8 @@ class _Memory:
     """Since when every pass has failed, in seconds since 1970; None: the last one did not."""
     told: frozenset[tuple[str, str]] = frozenset()
     """Reasons and messages of the last pass, to record an event for each once."""
+    rows: dict[int, AdoptionRow] = field(default_factory=dict)
+    """What was found out about the switches of groups, and is not in the status yet."""
 
 
 class ClusterReconciler:
@@ -123,10 +127,10 @@ class ClusterReconciler:
             await self._restart_name_server(cluster, sight, observed, memory)
             moving = sight.objects.cluster["status"]["phase"] in ("Creating", "Updating", "Scaling", "Hibernating")
             resync = self._context.settings.resync_seconds
-            if observed.hindrance is not None:
+            if observed.hindrance is not None or plan.adopting:
                 return min(HINDERED_SECONDS, resync)
             return MOVING_SECONDS if moving else resync
-        await self._step(cluster, body, decision.step, memory)
+        await self._step(cluster, body, decision.step, observed.rows, memory)
         return STEPPED_SECONDS if not memory.blocked else MOVING_SECONDS
 
     def _read(self, cluster: Cluster, sight: Sight, memory: _Memory, outcome: Outcome) -> Observed:
@@ -141,6 +145,9 @@ class ClusterReconciler:
             taken=tuple(outcome.taken),
             other_operator=self._context.other_operator(cluster.namespace),
             source=sight.source,
+            copies=sight.copies,
+            plan=sight.plan,
+            rows=memory.rows,
         )
 
     async def _clear_marks(self, cluster: Cluster, sight: Sight, observed: Observed) -> bool:
@@ -162,10 +169,13 @@ class ClusterReconciler:
                 changed = True
         return changed
 
-    async def _step(self, cluster: Cluster, body: Json, step: Step, memory: _Memory) -> None:
+    async def _step(
+        self, cluster: Cluster, body: Json, step: Step, rows: Mapping[int, AdoptionRow], memory: _Memory
+    ) -> None:
+        """Carries out a step if it is still the next one. `rows`: what was recorded before this step was."""
         sight = await look(self._context, cluster, body)
         observed = self._read(cluster, sight, memory, Outcome())
-        again = decide(observed, wanted_of(cluster, layout(cluster, observed))).step
+        again = decide(replace(observed, rows=rows), wanted_of(cluster, layout(cluster, observed))).step
         if again is None or (again.action, again.group, again.member, again.uid) != (
             *(step.action, step.group, step.member, step.uid),
         ):
@@ -175,11 +185,26 @@ class ClusterReconciler:
             name = Names(cluster.namespace, cluster.name).node(step.group, step.member)
             memory.stuck_restarts[name] = memory.stuck_restarts.get(name, 0) + 1
         try:
-            await carry_out(self._context, cluster, sight.objects, observed, again)
+            row = await carry_out(self._context, cluster, sight.objects, observed, again)
             memory.blocked = ""
         except (NodeError, BlockedError) as error:
+            row = None
             memory.blocked = str(error)
+            if again.action is Action.SWITCH:
+                row = observed.rows.get(again.group, AdoptionRow())
+                row = row.with_changes(attempts=row.attempts + 1, error=f"switch: {error}")
             _logger.warning("%s failed: %s", step.action.value, error)
+        if row is not None:
+            memory.rows[again.group] = row
+            await self._record(cluster, sight, again.group, row)
+
+    async def _record(self, cluster: Cluster, sight: Sight, group: int, row: AdoptionRow) -> None:
+        """Writes what was found out about the switch of a group: another process must not have to find it out again."""
+        name = Names(cluster.namespace, cluster.name).group(group)
+        live = sight.objects.cluster
+        status = adoption_status.with_row(live.get("status") or {}, name, row)
+        live["status"] = status
+        await self._context.kube.apply_status(kube.CLUSTERS, live, status)
 
     async def _restart_name_server(self, cluster: Cluster, sight: Sight, observed: Observed, memory: _Memory) -> None:
         stale, memory.name_server_blocked = next_restart(observed.name_servers), ""
@@ -205,6 +230,7 @@ class ClusterReconciler:
         if status != before:
             await self._context.kube.apply_status(kube.CLUSTERS, sight.objects.cluster, status)
             sight.objects.cluster["status"] = status
+        memory.rows.clear()  # the status has them
         for group in observed.groups:
             for member in group.members:
                 node = sight.objects.get("BrokerNode", names.node(group.number, member.number))
@@ -241,12 +267,13 @@ class ClusterReconciler:
 
     async def _tell_refusals(self, cluster: Cluster, body: Json, observed: Observed, memory: _Memory) -> None:
         """Records an event for each new rejection of the API server, taken name, warning about a fence, and change of
-        a recovery."""
+        a recovery or an adoption."""
         told = [("NameTaken", message) for message in observed.taken]
         told += [("Refused", message) for message in observed.refusals]
         told += [("ResizeRefused", message) for message in observed.resize_refusals]
         told += fence_warnings(cluster, observed)
         all_told = [(*each, True) for each in told] + recovery_events(cluster, observed)
+        all_told += adoption_status.adoption_events(cluster, observed)
         for reason, message, warning in all_told:
             if (reason, message) not in memory.told:
                 await self._context.events.post(Reference.to(body), reason, message, warning=warning)

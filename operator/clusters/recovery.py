@@ -138,7 +138,7 @@ def recovered_condition(cluster: Cluster, observed: Observed) -> Condition | Non
     """Returns the condition `Recovered`; None: the cluster did not start from a backup."""
     done = Condition(RECOVERED_CONDITION, True, "Recovered", "all groups started from their backups")
     pending = [group for group in observed.groups if is_pending(cluster, observed, group)]
-    if observed.hindrance is not None:
+    if observed.hindrance is not None and not observed.hindrance.adopts:
         return Condition(RECOVERED_CONDITION, False, observed.hindrance.reason, observed.hindrance.message)
     if observed.recovered_before == "True":
         return done

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
+from tallystick.operator.clusters.adoption_source import AdoptSpec, AdoptSpecError
 from tallystick.operator.clusters.pod_template import PodTemplate, PodTemplateError
 from tallystick.operator.clusters.recovery_source import RecoverySpec
 from tallystick.operator.core.backup_place import BackupPlaceError
@@ -33,7 +34,14 @@ OWN_SETTINGS = frozenset(
             "brokerid",
         ),
         *("brokerip1", "brokerip2", "brokername", "brokerrole", "dlegergroup", "dlegerpeers", "dlegerselfid"),
-        *("enabledlegercommitlog", "externaladdress", "externallistenport", "flushdisktype", "groupbootstrap"),
+        *(
+            "enabledlegercommitlog",
+            "externaladdress",
+            "externallistenport",
+            "externalnamesrvaddr",
+            "flushdisktype",
+            "groupbootstrap",
+        ),
         *("groupbootstrapmembers", "grouptlsca", "grouptlscertificate", "grouptlskey", "grouptlspeername"),
         *("halistenport", "hamasteraddress", "listenport", "mappedfilesizecommitlog", "namesrvaddr"),
         *("preferredleaderid", "readtokenfile", "storepathcommitlog", "storepathrootdir", "viplistenerenable"),
@@ -149,6 +157,8 @@ class ClusterSpec:
     """NetworkPolicyPeers that may connect to the client ports; empty: all."""
     recovery: RecoverySpec | None = None
     """The backups from which a new cluster starts; None: it starts empty."""
+    adopt: AdoptSpec | None = None
+    """The RocketMQ cluster whose place a new cluster takes; None: it takes no place."""
 
     @classmethod
     def parse(cls, spec: Mapping[str, Any], default_image: str) -> ClusterSpec:
@@ -184,6 +194,7 @@ class ClusterSpec:
             network_policy=bool(policy.get("enabled", True)),
             clients_from=tuple(policy.get("clientsFrom") or ()),
             recovery=_recovery(spec.get("bootstrap") or {}),
+            adopt=_adopt(spec),
         )
 
 
@@ -244,6 +255,17 @@ def _recovery(bootstrap: Mapping[str, Any]) -> RecoverySpec | None:
     except BackupPlaceError as error:
         field, _, reason = str(error).partition(": ")
         raise SpecError(field, reason) from error
+
+
+def _adopt(spec: Mapping[str, Any]) -> AdoptSpec | None:
+    try:
+        found = AdoptSpec.parse(spec)
+    except AdoptSpecError as error:
+        field, _, reason = str(error).partition(": ")
+        raise SpecError(field, reason) from error
+    if found is not None and (spec.get("bootstrap") or {}).get("recovery"):
+        raise SpecError("spec.adoptFrom", "cannot be used together with spec.bootstrap: a cluster starts once")
+    return found
 
 
 def _config(config: Mapping[str, Any]) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tallystick.operator.clusters import adoption_status
 from tallystick.operator.clusters.decide import Action, Decision, Hold, Step, outdated
 from tallystick.operator.clusters.layout import Layout, wanted_of
 from tallystick.operator.clusters.name_servers import is_updating
@@ -26,6 +27,7 @@ from tallystick.operator.clusters.volumes import differences
 from tallystick.operator.core.conditions import MAX_MESSAGE, Condition, merged
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import NAME_SERVER, Names
+from tallystick.operator.core.quantity import rounded
 from tallystick.operator.core.times import timestamp
 
 HELD = "waits: "
@@ -66,8 +68,12 @@ def cluster_status(
     }
     if observed.name_servers.external:
         status["nameServers"]["externalAddress"] = observed.name_servers.external
-    if step := _step_status(names, observed, decision, underway, before):
-        status["step"] = step
+    step = decision.step
+    switched = step.group if step is not None and step.action is Action.SWITCH else None
+    if told := adoption_status.adoption_status(cluster, observed, before, switched):
+        status["adoption"] = told
+    if shown := _step_status(names, observed, decision, underway, before):
+        status["step"] = shown
     return status
 
 
@@ -215,6 +221,8 @@ def _phase(
         return "Failed" if observed.taken or observed.refusals else "Creating"
     if any(hold.reason == "LastCopy" for hold in decision.holds):
         return "Failed"
+    if layout.adopting:
+        return "Adopting"
     names = Names(cluster.namespace, cluster.name)
     target = underway.target if underway is not None else ""
     voting = {(group.number, number) for group in observed.groups for number in voters_of(group)}
@@ -268,7 +276,11 @@ def _findings(cluster: Cluster, observed: Observed, layout: Layout, decision: De
             _degraded(cluster, observed),
             _quorum_at_risk(cluster, observed),
         ]
-    recovered = recovered_condition(cluster, observed)
+    optional = (
+        recovered_condition(cluster, observed),
+        adoption_status.adopted_condition(cluster, observed),
+        adoption_status.ready_condition(cluster, observed),
+    )
     return [
         *running,
         _update_blocked(cluster, observed, decision),
@@ -276,7 +288,7 @@ def _findings(cluster: Cluster, observed: Observed, layout: Layout, decision: De
         _operators(observed),
         fenced_condition(cluster, observed),
         hibernated_condition(cluster, observed),
-        *([recovered] if recovered is not None else []),
+        *(each for each in optional if each is not None),
     ]
 
 
@@ -305,6 +317,9 @@ def _ready(cluster: Cluster, observed: Observed) -> Condition:
     if leaderless:
         return Condition("Ready", False, "NoLeader", f"no leader{_of(leaderless)}")
     absent = _absent(cluster, observed)
+    found = adoption_status.adopted_condition(cluster, observed)
+    if found is not None and not found.status:
+        return Condition("Ready", False, "Adopting", f"{found.reason}: {found.message}")
     if absent:
         return Condition("Ready", False, "NodesNotReady", f"not ready: {_listed(absent)}")
     if unknown := _unknown(cluster, observed):
@@ -481,14 +496,6 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 # -- a node ------------------------------------------------------------------------------------------------------------
-
-
-def rounded(lag_bytes: int) -> int:
-    """Rounds a lag to two digits, and to 0 below 1 MiB, so that the status rarely changes under load."""
-    if lag_bytes < 1 << 20:
-        return 0
-    scale = int(10 ** (len(str(lag_bytes)) - 2))
-    return lag_bytes // scale * scale
 
 
 def node_status(

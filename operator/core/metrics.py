@@ -49,7 +49,8 @@ STEPS = CounterDeclaration(
     "tallystick_operator_steps_total",
     "steps",
     "Steps of changes of clusters that the operator carried out, by action: `StopMember`, `ReplaceNode`,"
-    " `ForceDeletePod`, `RestartMember`, `MoveLeader`, `AddMember`, `PromoteMember`, `RemoveMember` or `DeleteNode`.",
+    " `ForceDeletePod`, `RestartMember`, `MoveLeader`, `AddMember`, `PromoteMember`, `RemoveMember`, `DeleteNode`,"
+    " `TakeBackFence`, `RehearseSwitch`, `SwitchGroup` or `VerifyGroup`.",
     "reconciliation of a cluster: each step whose requests succeeded",
     ("action",),
 )

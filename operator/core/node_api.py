@@ -33,6 +33,20 @@ class NodeName:
         return f"{self.cluster}-{self.group}-{self.member}"
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class NameServerName:
+    """One name server of a cluster."""
+
+    namespace: str
+    cluster: str
+    number: int
+
+    def __str__(self) -> str:
+        """Returns its DNS name within the namespace."""
+        server = f"{self.cluster}-nameserver"
+        return f"{server}-{self.number}.{server}-headless"
+
+
 class NodeError(Exception):
     """A request to a node failed.
 
@@ -78,7 +92,13 @@ class NodeApi:
         self._leaders: dict[tuple[str, str, int], int] = {}
 
     async def ask(
-        self, node: NodeName, method: str, path: str, body: Any = None, *, timeout_seconds: float = 5.0
+        self,
+        node: NodeName | NameServerName,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        timeout_seconds: float = 5.0,
     ) -> Any:
         """Returns the JSON of the response, None for an empty one. It may raise any NodeError."""
         base = self._url_template.format(node=node, namespace=node.namespace)
@@ -143,7 +163,7 @@ class NodeApi:
         raise last
 
 
-def _understood(node: NodeName, about: str, status: int, content: bytes) -> Any:
+def _understood(node: NodeName | NameServerName, about: str, status: int, content: bytes) -> Any:
     try:
         answer = orjson.loads(content) if content else None
     except ValueError as error:

@@ -28,6 +28,14 @@ def larger(one: str, other: str) -> str:
     return one if quantity(one) >= quantity(other) else other
 
 
+def rounded(size_bytes: int) -> int:
+    """Rounds a size to two digits, and to 0 below 1 MiB, so that a status with it rarely changes under load."""
+    if size_bytes < 1 << 20:
+        return 0
+    scale = int(10 ** (len(str(size_bytes)) - 2))
+    return size_bytes // scale * scale
+
+
 def same(one: str, other: str) -> bool:
     """Whether two texts are the same quantity; False if a text is not a quantity."""
     try:

@@ -181,3 +181,28 @@ def test_two_ports_are_two(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as refused:
         NameServerSettings(externalListenPort=9876).validate()
     assert refused.value.key == "externalListenPort"
+
+
+async def test_name_servers_of_clients_outside_have_the_external_address(world: World, tmp_path: Path) -> None:
+    """RocketMQ's name servers know one address of a broker."""
+    other = NameServer(NameServerSettings(0, "127.0.0.1", str(tmp_path / "other.json")))
+    outside = f"127.0.0.1:{await other.start()}"
+    broker = OneBroker(world.inside, "g", 0, 1001, "203.0.113.7:30001", "T")
+    world.brokers.append(broker)
+    broker.registration.settings = replace(broker.settings, externalNamesrvAddr=outside)
+    broker.registration.settings.validate()
+    try:
+        assert await broker.registration.register_all() == 2
+        assert (await world.clusters(outside))[0] == {"g": {0: "203.0.113.7:30001"}}
+        assert (await world.clusters(world.inside))[0] == {"g": {0: "10.0.0.1:1001"}}
+        await broker.registration.stop()
+        assert await world.clusters(outside) == await world.clusters(world.inside) == ({}, {})
+    finally:
+        await other.stop()
+
+
+@pytest.mark.parametrize("changes", [{}, {"externalAddress": "x:1", "externalNamesrvAddr": "host"}])
+def test_a_name_server_of_clients_outside_needs_an_external_address(changes: dict[str, str]) -> None:
+    with pytest.raises(SettingsError) as refused:
+        BrokerSettings(**{"externalNamesrvAddr": "a:1", **changes}).validate()  # type: ignore[arg-type]
+    assert refused.value.key == "externalNamesrvAddr"

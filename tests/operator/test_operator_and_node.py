@@ -10,6 +10,8 @@ import pytest
 from tallystick.node.core.configuration import ConfigurationError, Settings, load
 from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServerSettings
 from tallystick.node.http.group_api import group_json
+from tallystick.operator.clusters.adoption_plan import AdoptionPlan
+from tallystick.operator.clusters.adoption_source import OldBroker
 from tallystick.operator.clusters.cluster_manifests import broker_toml
 from tallystick.operator.clusters.layout import layout
 from tallystick.operator.clusters.observed import Claim, Group, Member, NameServers, Observed, understood
@@ -22,12 +24,16 @@ def cluster(**spec: Any) -> Cluster:
     return Cluster("shop", "orders", "uid", 1, False, ClusterSpec.parse(spec, "node:1"))
 
 
-def told(wanted: Cluster, name: str) -> dict[str, str]:
+_CLAIM = Claim(uid="c")
+
+
+def told(wanted: Cluster, name: str, claim: Claim | None = _CLAIM, plan: AdoptionPlan | None = None) -> dict[str, str]:
     """Environment of a pod, with what Kubernetes fills in."""
     members = tuple(
-        Member(0, number, node_uid="u", claim=Claim(uid="c"), external="172.18.0.2:30911") for number in range(3)
+        Member(0, number, node_uid="u", claim=claim, external="172.18.0.2:30911", stateful_set="t")
+        for number in range(3)
     )
-    observed = Observed(0.0, (Group(0, members),), NameServers(2, 2, 2, True))
+    observed = Observed(0.0, (Group(0, members),), NameServers(2, 2, 2, True), plan=plan)
     for each in layout(wanted, observed).manifests:
         if (each["kind"], each["metadata"]["name"]) == ("StatefulSet", name):
             (container,) = each["spec"]["template"]["spec"]["containers"]
@@ -63,6 +69,24 @@ def test_a_name_server_listens_twice_when_there_are_clients_outside() -> None:
     found = load(environment=told(cluster(listeners={"external": {"type": "LoadBalancer"}}), "orders-nameserver"))
     assert (found.nameserver.listenPort, found.nameserver.externalListenPort) == (9876, 9877)
     assert load(environment=told(cluster(), "orders-nameserver")).nameserver.externalListenPort == 0
+
+
+@pytest.mark.parametrize("listener", ["None", "NodePort"])
+def test_a_member_follows_the_master_that_it_is_meant_to_follow(tmp_path: Path, listener: str) -> None:
+    """The name is the master's, the identity of the group stays, and a member is a slave at its first start."""
+    spec = {"adoptFrom": {"nameServers": ["old-ns:9876"]}, "listeners": {"external": {"type": listener}}}
+    file = tmp_path / "broker.toml"
+    file.write_text(broker_toml(cluster(**spec)))
+    plan = AdoptionPlan({0: OldBroker("broker-a")})
+    found = load(file=file, environment=told(cluster(**spec), "orders-0-1", claim=None, plan=plan))
+    assert (found.broker.brokerName, found.store.dLegerGroup) == ("broker-a", "orders-0")
+    assert found.store.brokerRole.name == "SLAVE" and found.broker.groupBootstrap is True
+    assert found.broker.brokerClusterName == "orders"
+    outside = listener == "NodePort"
+    assert found.broker.namesrvAddr.endswith(";old-ns:9876") is not outside
+    assert found.broker.externalNamesrvAddr == ("old-ns:9876" if outside else "")
+    server = load(environment=told(cluster(**spec), "orders-nameserver"))
+    assert server.http.adminTokenFile == "/etc/tallystick-admin/token"
 
 
 def test_settings_of_the_spec_reach_the_broker_in_any_case(tmp_path: Path) -> None:

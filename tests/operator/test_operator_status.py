@@ -18,11 +18,11 @@ from tallystick.operator.clusters.status import (
     next_underway,
     node_error,
     node_status,
-    rounded,
 )
 from tallystick.operator.core.conditions import Condition, merged
 from tallystick.operator.core.names import Names
 from tallystick.operator.core.pods import Pod
+from tallystick.operator.core.quantity import rounded
 
 NOW = 1_000_000.0
 SERVERS = NameServers(wanted=2, ready=2, updated=2, current=True)

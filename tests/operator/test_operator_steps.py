@@ -6,8 +6,20 @@ from dataclasses import replace
 
 import pytest
 
+from tallystick.operator.clusters.adoption_source import AdoptSpec
 from tallystick.operator.clusters.decide import Action, Hold, Step, Wanted, decide
-from tallystick.operator.clusters.observed import Answer, Claim, Group, Member, NameServers, Observed, Peer, Underway
+from tallystick.operator.clusters.observed import (
+    AdoptionRow,
+    Answer,
+    Claim,
+    Copy,
+    Group,
+    Member,
+    NameServers,
+    Observed,
+    Peer,
+    Underway,
+)
 from tallystick.operator.clusters.status import next_underway
 from tallystick.operator.clusters.stopping import Stop
 from tallystick.operator.core.names import Names
@@ -271,9 +283,89 @@ def test_the_same_stuck_member_is_given_longer_each_time() -> None:
     assert decided(group(member(0), member(1), replace(stuck, stuck_restarts=2), away=(2,))) == "nothing"
 
 
+def following(*words: str, number: int = 0, members: tuple[Member, ...] = FINE) -> Group:
+    """A group that follows a master: `promoted`, `copying`, `fenced`."""
+    state = next((word for word in words if word != "fenced"), "following")
+    found = group(*(replace(each, group=number) for each in members), number=number)
+    copy = Copy(state, master="10.0.0.1:10911", fenced="fenced" in words, lasting=state == "diverged")
+    mine = tuple(replace(each, copy=copy if each.number == 0 else Copy("member")) for each in found.members)
+    return replace(found, members=mine)
+
+
+COMPARED = AdoptionRow(rehearsal="compared", compared=NOW - 100)
+FAILED = replace(COMPARED, attempts=1, attempted=NOW - 59, error="switch: refused")
+SWITCHED = AdoptionRow(rehearsal="compared", compared=NOW - 100, switched=NOW - 29)
+DIFFERS = AdoptionRow(compared=NOW - 59, error="rehearsal: differs")
+LATE = replace(SWITCHED, compared=NOW - 9, error="verification: late")
+PAIR = following(), following(number=1)
+SWITCHES = "SwitchGroup n0"
+OLD = member(2, "old")
+
+
+@pytest.mark.parametrize(
+    ("groups", "rows", "automatic", "expected"),
+    [
+        # a rehearsal comes first, before a user permits the switch
+        (PAIR[:1], (AdoptionRow(),), False, "RehearseSwitch n0"),
+        (PAIR[:1], (AdoptionRow(),), True, "RehearseSwitch n0"),
+        (PAIR[:1], (DIFFERS,), True, "nothing"),
+        (PAIR[:1], (replace(DIFFERS, compared=NOW - 60),), True, "RehearseSwitch n0"),
+        (PAIR[:1], (replace(COMPARED, compared=NOW - 600),), True, "RehearseSwitch n0"),
+        (PAIR[:1], (replace(COMPARED, compared=NOW - 600),), False, "nothing"),
+        # the switch
+        (PAIR[:1], (COMPARED,), False, "nothing"),
+        (PAIR[:1], (COMPARED,), True, "SwitchGroup n0"),
+        ((following("copying"),), (COMPARED,), True, "nothing"),
+        ((following("unreachable"),), (COMPARED,), True, "nothing"),
+        ((following(members=(member(0), member(1), member(2, "unready"))),), (COMPARED,), True, "nothing"),
+        ((following(members=(member(0), member(1), OLD)),), (COMPARED,), False, "RestartMember n2"),
+        ((following(members=(member(0), member(1), member(2, "old", "unapplied"))),), (COMPARED,), True, "nothing"),
+        # one group after the other
+        (PAIR, (COMPARED, COMPARED), True, "SwitchGroup n0"),
+        (PAIR, (COMPARED, AdoptionRow()), True, "RehearseSwitch n0"),
+        ((following(), following("copying", number=1)), (COMPARED, COMPARED), True, "nothing"),
+        ((following("promoted"), PAIR[1]), (replace(SWITCHED, verification="ok"), COMPARED), True, "nothing"),
+        (
+            (following("promoted"), PAIR[1]),
+            (replace(SWITCHED, verification="ok", switched=NOW - 30), COMPARED),
+            True,
+            "SwitchGroup n0",
+        ),
+        # a switch that failed
+        (PAIR[:1], (FAILED,), True, "nothing"),
+        (PAIR[:1], (replace(FAILED, attempted=NOW - 60),), True, "SwitchGroup n0"),
+        (PAIR[:1], (replace(FAILED, attempted=NOW - 119, attempts=2),), True, "nothing"),
+        (PAIR[:1], (replace(FAILED, attempted=NOW - 999, attempts=3),), True, "nothing"),
+        ((following("fenced"),), (replace(FAILED, attempted=NOW - 5),), True, "SwitchGroup n0"),
+        ((following("fenced"),), (replace(FAILED, attempted=NOW - 4),), True, "nothing"),
+        ((following("fenced"),), (replace(FAILED, attempts=3),), True, "TakeBackFence n0"),
+        ((following("fenced"),), (COMPARED,), False, "TakeBackFence n0"),
+        ((following("fenced", "diverged"),), (COMPARED,), True, "TakeBackFence n0"),
+        ((following("fenced", "copying"),), (COMPARED,), True, "nothing"),
+        ((following("fenced", members=(member(0), member(1), member(2, "unready"))),), (COMPARED,), True, SWITCHES),
+        ((following("fenced"),), (AdoptionRow(),), True, "SwitchGroup n0"),
+        ((following("fenced", members=(member(0), member(1), OLD)),), (COMPARED,), False, "TakeBackFence n0"),
+        # afterwards
+        ((following("promoted"),), (SWITCHED,), False, "VerifyGroup n0"),
+        ((following("promoted"),), (LATE,), True, "nothing"),
+        ((following("promoted"),), (replace(LATE, compared=NOW - 10),), True, "VerifyGroup n0"),
+        ((following("promoted"),), (replace(SWITCHED, verification="ok"),), True, "nothing"),
+    ],
+)
+def test_groups_that_follow_masters(
+    groups: tuple[Group, ...], rows: tuple[AdoptionRow, ...], automatic: bool, expected: str
+) -> None:
+    adopt = AdoptSpec(("old-ns:9876",), automatic=automatic)
+    spec = replace(wanted(groups=len(groups)), adopt=adopt, adopting=frozenset(range(len(groups))))
+    observed = replace(seen(*groups), rows=dict(enumerate(rows)))
+    assert told(decide(observed, spec).step) == expected
+    assert told(decide(observed, replace(spec, adopt=None)).step) in ("nothing", "RestartMember n2")
+
+
 def test_every_action_is_reached_by_these_tables() -> None:
     marks = [*test_a_group_of_three.pytestmark, *test_five_members_that_are_to_be_three.pytestmark]  # type: ignore[attr-defined]
-    words = " ".join(expected for mark in marks for _, expected in mark.args[1])
+    marks += test_groups_that_follow_masters.pytestmark  # type: ignore[attr-defined]
+    words = " ".join(case[-1] for mark in marks for case in mark.args[1])
     words += " StopMember"  # by the table of fenced members
     assert all(action.value in words for action in Action)
 

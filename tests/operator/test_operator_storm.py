@@ -54,6 +54,13 @@ def test_jobs_of_backups_that_are_kept_are_found(monkeypatch: pytest.MonkeyPatch
             run(seed, turns=25, hostile=True, backups=True)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_an_adoption_comes_through(seed: int) -> None:
+    """Each group takes the place of its master once, whatever happens meanwhile, and never beside it."""
+    favour = ("give_up_node", "crash", "cut_off")
+    run(seed, turns=30, groups=1 + seed % 2, favour=favour, hostile=seed > 2, adopts=True)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_recovery_comes_through(seed: int) -> None:
     """It starts from backups, whatever happens meanwhile."""

@@ -42,10 +42,8 @@ class Followers:
             BROKER, namesrvAddr=self.w.address, brokerId=0, listenPort=self._ports[number], groupBootstrap=True,
             groupElectionTimeoutMills=500, groupHeartbeatMills=50,
         )  # fmt: skip
-        store = small(
-            self.folder / f"n{number}", enableDLegerCommitLog=True, dLegerGroup="b", dLegerPeers=self._peers,
-            dLegerSelfId=f"n{number}", **self._changes,
-        )  # fmt: skip
+        own = {"dLegerPeers": self._peers, "dLegerSelfId": f"n{number}", "dLegerGroup": "b"} | self._changes
+        store = small(self.folder / f"n{number}", enableDLegerCommitLog=True, **own)
         store = replace(store, brokerRole=self.role)
         self.members[number] = await Broker.start(settings, store, door)
         return self.members[number]

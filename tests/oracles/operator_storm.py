@@ -21,7 +21,7 @@ from backup_storm import Backups
 from foreign_objects import NAMES, OF_OTHERS, Foreign, uncollected
 from schedule_storm import Schedules
 from simulated_api import RefusalError
-from simulated_cluster import CLUSTER, NAMESPACE, Cluster
+from simulated_cluster import CLUSTER, NAMESPACE, Cluster, OldMaster
 
 from tallystick.operator.clusters.writing import REFUSED_SECONDS
 from tallystick.operator.core import kube
@@ -40,6 +40,7 @@ class Storm:
         backups: bool = False,
         recovers: bool = False,
         schedules: bool = False,
+        adopts: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.cluster = uncollected(Cluster(random.Random(seed + 1)))
@@ -56,7 +57,9 @@ class Storm:
         """Names of deeds that come up more often."""
         self.image = 1
         self.hook, self.cluster.api.hook = self.cluster.api.hook, self.write
-        spec = {"bootstrap": self.stored()} if recovers else {}
+        spec: dict[str, Any] = {"bootstrap": self.stored()} if recovers else {}
+        if adopts:
+            spec["adoptFrom"] = self.masters()
         self.cluster.create(replicas=self.replicas, groups=groups, image="node:1", storage={"size": "10Gi"}, **spec)
         self.backups = Backups(self.cluster, self.foreign, self.random) if backups or schedules else None
         self.schedules: Schedules | None = None
@@ -71,6 +74,12 @@ class Storm:
             self.cluster.backups[f"s3://safe/{CLUSTER}/{CLUSTER}-{group}/latest"] = 20
         source = {"s3": {"bucket": "safe", "credentialsSecret": "s3"}}
         return {"recovery": {"source": source, "encryption": {"keySecret": {"name": "key"}}}}
+
+    def masters(self) -> dict[str, Any]:
+        """A RocketMQ master for each group; the `spec.adoptFrom` that takes their places."""
+        for group in range(self.groups):
+            self.cluster.old[f"broker-{group}"] = OldMaster(f"10.0.0.{group}:10911")
+        return {"nameServers": ["old-ns:9876"], "switch": "Automatic", "pauseSeconds": 5}
 
     def run(self, turns: int = 60) -> None:
         """AssertionError: the judge saw something, or it did not come to rest."""
@@ -106,6 +115,8 @@ class Storm:
         if self.schedules is not None:
             deeds += (*(self.change_schedule,) * 4, *(self.schedule_cut_off,) * 4, self.delete_schedule)
             deeds += (*(self.delete_scheduled,) * 2, *(self.foreign_scheduled,) * 2, *(self.minutes,) * 6)
+        if self.cluster.old:
+            deeds += (self.old_cluster,) * 6
         deeds += tuple(getattr(self, name) for name in self.favour for _ in range(6))
         for _ in range(turns):
             deed = self.random.choice(deeds)
@@ -133,6 +144,8 @@ class Storm:
             self.note("more copies, because the only one is not replaced")
             self.replicas = 3
             self.cluster.change({"replicas": 3})
+        if self.cluster.old:
+            self.old_cluster_is_sound()
         for process in self.cluster.processes.values():
             process.linked = process.heard = True
         self.cluster.settle(accept=("Ready", "Failed"))
@@ -172,6 +185,10 @@ class Storm:
         if "bootstrap" in spec:
             assert cluster.condition("Recovered")["status"] == "True", cluster.condition("Recovered")
             assert all(cluster.groups[number].acknowledged >= 20 for number in range(spec["groups"]))
+        if "adoptFrom" in spec:
+            assert cluster.condition("Adopted")["status"] == "True", cluster.condition("Adopted")
+            assert sorted(cluster.switches) == sorted(cluster.old), cluster.switches
+            assert all(cluster.groups[number].name == f"broker-{number}" for number in range(spec["groups"]))
         told = [each["reason"] for each in cluster.status["conditions"]]
         assert not {"NameTaken", "Refused", "PassFailed"} & set(told), told
 
@@ -182,6 +199,39 @@ class Storm:
 
     def nothing(self) -> None:
         pass
+
+    def old_cluster(self) -> None:
+        """Something happens to a RocketMQ master, its name servers, or the next promotion."""
+        cluster = self.cluster
+        name = self.random.choice(sorted(cluster.old))
+        master = cluster.old[name]
+        match self.random.randint(0, 4):
+            case 0:
+                master.is_up = not master.is_up
+                self.note(f"{name} is up: {master.is_up}")
+            case 1:
+                master.problem = self.random.choice(("", "disk", "silent", "diverged"))
+                self.note(f"the copy of {name}: {master.problem or 'sound'}")
+            case 2:
+                cluster.old_names_answer = not cluster.old_names_answer
+                self.note(f"the old name servers answer: {cluster.old_names_answer}")
+            case 3:
+                cluster.promotions = self.random.choices(("", "refused", "fenced", "silent", "differs"), k=3)
+                self.note(f"promotions: {cluster.promotions}")
+            case 4:
+                switch = self.random.choice(("Manual", "Automatic"))
+                self.note(f"switch {switch}")
+                cluster.change({"adoptFrom": {"switch": switch}})
+
+    def old_cluster_is_sound(self) -> None:
+        """A user permits the switch, also again."""
+        self.cluster.old_names_answer, self.cluster.promotions = True, []
+        for master in self.cluster.old.values():
+            master.is_up, master.problem = True, ""
+        self.cluster.change({"adoptFrom": {"switch": "Manual"}})
+        self.cluster.one_pass()
+        self.cluster.tick(1.0)
+        self.cluster.change({"adoptFrom": {"switch": "Automatic"}})
 
     def cut_off(self) -> None:
         writes = self.random.randint(0, 6)
@@ -471,9 +521,10 @@ def run(
     backups: bool = False,
     recovers: bool = False,
     schedules: bool = False,
+    adopts: bool = False,
 ) -> Storm:
     """A run that fails names its seed and tells what happened."""
-    storm = Storm(seed, replicas, groups, favour, hostile, backups, recovers, schedules)
+    storm = Storm(seed, replicas, groups, favour, hostile, backups, recovers, schedules, adopts)
     try:
         storm.run(turns)
     except AssertionError as error:
@@ -488,8 +539,8 @@ def main(first: int, seeds: int) -> int:
     failed = 0
     for seed in range(first, first + seeds):
         try:
-            backups, schedules = seed % 4 == 1, seed % 4 == 3
-            run(seed, 25, 1 + (seed % 5 == 0), hostile=True, backups=backups, schedules=schedules)
+            backups, schedules, adopts = (seed % 4 == each for each in (1, 3, 2))
+            run(seed, 25, 1 + (seed % 5 == 0), hostile=True, backups=backups, schedules=schedules, adopts=adopts)
         except Exception as error:
             failed += 1
             print(

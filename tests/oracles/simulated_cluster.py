@@ -25,7 +25,7 @@ from tallystick.operator.core.admin_token import AdminTokens
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.events import Events
 from tallystick.operator.core.metrics import Metrics
-from tallystick.operator.core.node_api import NodeName, NodeRefusedError, UnreachableError
+from tallystick.operator.core.node_api import NameServerName, NodeName, NodeRefusedError, UnreachableError
 from tallystick.operator.core.settings import Settings
 from tallystick.operator.core.work_queue import Key as WorkKey
 
@@ -107,6 +107,26 @@ class Disk:
 
 
 @dataclass(slots=True)
+class OldMaster:
+    """A master of RocketMQ. Its messages are a number."""
+
+    address: str
+    length: int = 50
+    is_up: bool = True
+    is_fenced: bool = False
+    is_replaced: bool = False
+    """A group has taken its place."""
+    problem: str = ""
+    """What the group that follows it reports instead of a copy."""
+    row: Json = field(default_factory=dict)
+    """What it says about itself besides."""
+
+    @property
+    def accepts(self) -> bool:
+        return self.is_up and not self.is_fenced and not self.is_replaced
+
+
+@dataclass(slots=True)
 class Process:
     """A broker that runs in a pod."""
 
@@ -119,6 +139,10 @@ class Process:
     """The other members reach it."""
     heard: bool = True
     """The operator reaches it."""
+    name: str = ""
+    """Its brokerName."""
+    is_slave: bool = False
+    """It was started with brokerRole=SLAVE."""
 
 
 @dataclass(slots=True)
@@ -132,6 +156,13 @@ class RaftGroup:
     led: float = 0.0
     """When it was seen to have a leader last."""
     acknowledged: int = 0
+    name: str = ""
+    """Its brokerName."""
+    copied: int | None = None
+    """How much of the log of its master it has; None: its first leader did not follow any."""
+    is_promoted: bool = False
+    fences: bool = False
+    """A promotion fenced the master, and has not ended."""
 
 
 @dataclass
@@ -153,6 +184,16 @@ class Cluster(Operated[ClusterReconciler]):
     """By address: how much a backup has, or why it cannot be restored."""
     restores: int = 0
     """Restores that have ended."""
+    old: dict[str, OldMaster] = field(default_factory=dict)
+    """The masters of a RocketMQ cluster, by broker name."""
+    old_names: str = "DefaultCluster"
+    old_names_answer: bool = True
+    """Whether its name servers answer."""
+    promotions: list[str] = field(default_factory=list)
+    """How the next promotions go: `refused`, `fenced` (the leader is killed after the fence), `silent` (it is done, and
+    the answer is lost), `differs` (of a comparison). Without an entry they succeed."""
+    switches: list[str] = field(default_factory=list)
+    """Broker names, in the order in which groups took the places of masters."""
     api: SimulatedApi = field(init=False)
 
     def __post_init__(self) -> None:
@@ -397,7 +438,11 @@ class Cluster(Operated[ClusterReconciler]):
                 named = told["TALLY_GROUPBOOTSTRAPMEMBERS"]
                 disk.voters, disk.remembers = frozenset(int(each[1:]) for each in named.split(";")), True
         assert disk.member == member, "a disk of another member"
-        self.processes[pod["metadata"]["uid"]] = Process(group, member, pod["metadata"]["uid"], disk, machine)
+        self.processes[pod["metadata"]["uid"]] = Process(
+            *(group, member, pod["metadata"]["uid"], disk, machine),
+            name=told["TALLY_BROKERNAME"],
+            is_slave=told.get("TALLY_BROKERROLE") == "SLAVE",
+        )
         pod["status"]["containerStatuses"] = [{"name": "broker", "state": {"running": {}}}]
 
     def _is_restored(self, pod: Json, init: Json, number: int, disk: Disk) -> bool:
@@ -444,6 +489,8 @@ class Cluster(Operated[ClusterReconciler]):
         if leader is None:
             return
         group.led = self.time
+        group.name = leader.name
+        self._follow(group)
         leader.disk.length += self.random.randint(0, 3)
         for member, process in sorted(alive.items()):
             if member == group.leader or member not in group.voters | group.learners:
@@ -456,6 +503,19 @@ class Cluster(Operated[ClusterReconciler]):
         lengths = sorted((alive[member].disk.length if member in alive else 0 for member in group.voters), reverse=True)
         group.acknowledged = max(group.acknowledged, lengths[len(lengths) // 2])
 
+    def _follow(self, group: RaftGroup) -> None:
+        master = self.old.get(group.name)
+        if master is None:
+            return
+        assert group.copied is not None or master.is_replaced, f"{group.name} serves clients beside its master"
+        if group.is_promoted or group.copied is None:
+            assert not master.accepts, f"{group.name} has two masters"
+        elif master.is_up and not master.problem:
+            group.copied += self.random.randint(0, 20)
+            group.copied = min(group.copied, master.length)
+        if master.accepts:
+            master.length += self.random.randint(0, 3)
+
     def _elect(self, group: RaftGroup, number: int, alive: dict[int, Process]) -> None:
         able = {member: process for member, process in alive.items() if process.disk.remembers}
         for member, process in sorted(able.items(), key=lambda item: (-item[1].disk.length, item[0])):
@@ -464,6 +524,7 @@ class Cluster(Operated[ClusterReconciler]):
             if member in voters and 2 * len(votes) > len(voters):
                 if group.term == 0:
                     group.voters = voters
+                    group.copied = 0 if process.is_slave else None
                 group.leader, group.term = member, group.term + 1
                 assert process.disk.length >= group.acknowledged, (
                     f"n{member} of group {number} leads with {process.disk.length} of {group.acknowledged} acknowledged"
@@ -512,16 +573,33 @@ class Nodes:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def ask(self, node: NodeName, method: str, path: str, body: Any = None, *, timeout_seconds: float = 5) -> Any:
+    async def ask(
+        self,
+        node: NodeName | NameServerName,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        timeout_seconds: float = 5,
+    ) -> Any:
         self._cluster.count_call()
+        if isinstance(node, NameServerName):
+            return self._survey(node)
         process = self._cluster.process(node.group, node.member)
         if process is None or not process.heard or not self._cluster.machines[process.machine]:
             raise UnreachableError(f"{node}: no answer")
         group = self._cluster.groups.setdefault(node.group, RaftGroup())
+        if path == "/node":
+            return {"copy": self._copy(group, process)}
         if method == "GET":
             return self._status(group, process)
         if group.leader != node.member:
             raise NodeRefusedError("does not lead", status=409, leader=group.leader)
+        if path == "/migration/comparison":
+            return self._comparison(group)
+        if path == "/promotion":
+            self._cluster.count_write()
+            return self._promotion(group, method, process)
         self._cluster.judge.asked(node, method, path, body)
         if path == "/group/transfer":
             return self._transfer(group, node, body["target"])
@@ -563,6 +641,79 @@ class Nodes:
             "doubt": "none" if process.disk.remembers else "votes",
             "peers": peers if leads else [],
         }
+
+    def _survey(self, server: NameServerName) -> Json:
+        """What a name server says about the RocketMQ cluster."""
+        cluster = self._cluster
+        pod = cluster.api.get("pods", f"{CLUSTER}-nameserver-{server.number}")
+        if pod is None or not is_ready(pod):
+            raise UnreachableError(f"{server}: no answer")
+        if not cluster.old_names_answer:
+            raise NodeRefusedError(f"{server}: no name server answers: old-ns:9876: no route", status=502)
+        return {"brokers": [self._old_row(name, each) for name, each in sorted(cluster.old.items())]}
+
+    def _old_row(self, name: str, master: OldMaster) -> Json:
+        row: Json = {"broker": name, "cluster": self._cluster.old_names, "addresses": {"0": master.address}}
+        row |= {"master": master.address, "error": ""}
+        if not master.is_up:
+            return row | {"error": f"its master {master.address} does not answer: refused"} | master.row
+        levels = {"messageDelayLevel": "1s 5s 10s", "maxMessageSize": "4194304"}
+        row |= {"version": "V4_8_0", "bytes": master.length, "topics": 2, "groups": 1, "obstacles": []}
+        row |= {"different": [], "settings": levels, "defaults": levels}
+        return row | master.row
+
+    def _copy(self, group: RaftGroup, process: Process) -> Json | None:
+        master = self._cluster.old.get(group.name)
+        if group.copied is None or master is None:
+            return None
+        if group.is_promoted:
+            return {"state": "promoted", "reason": None, "lasting": False, "promotedAtPos": group.copied}
+        if group.leader != process.member:
+            return {"state": "member", "reason": f"n{group.leader} leads and copies", "lasting": False}
+        behind = master.length - group.copied
+        state = master.problem or ("unreachable" if not master.is_up else "copying" if behind > 10 else "following")
+        lasting = state in ("diverged", "ahead", "unsupported", "bad-record", "wrong-part", "deleted")
+        reason = None if state in ("following", "copying") else f"{master.address} is {state}"
+        return {
+            **{"state": state, "reason": reason, "lasting": lasting, "master": master.address},
+            **{"behindBytes": behind << 20, "fenced": group.fences},
+        }
+
+    def _promotion(self, group: RaftGroup, method: str, process: Process) -> Json:
+        """One request for a promotion, and what may go wrong in it."""
+        cluster, master = self._cluster, self._cluster.old[group.name]
+        if method == "DELETE":
+            if group.is_promoted or not group.fences or not master.is_up:
+                raise NodeRefusedError("no master was fenced from here", status=409)
+            group.fences = master.is_fenced = False
+            return {"master": master.address}
+        if group.is_promoted:
+            return {"end": group.copied}
+        assert group.copied is not None, f"{group.name} never followed a master"
+        goes = cluster.promotions.pop(0) if cluster.promotions else ""
+        if goes == "refused" or not master.is_up or master.problem:
+            raise NodeRefusedError("the copy is not complete", status=409)
+        others = [name for name, each in cluster.old.items() if each.is_fenced and not each.is_replaced]
+        assert set(others) <= {group.name}, f"{group.name} and {others} are fenced at one time"
+        master.is_fenced = group.fences = True
+        if goes == "fenced":
+            cluster.processes.pop(process.pod_uid)
+            raise UnreachableError("the connection ended")
+        group.copied, group.is_promoted, group.fences, master.is_replaced = master.length, True, False, True
+        cluster.switches.append(group.name)
+        if goes == "silent":
+            raise UnreachableError("no answer in time")
+        return {"end": group.copied, "strayBytes": 0}
+
+    def _comparison(self, group: RaftGroup) -> Json:
+        master = self._cluster.old[group.name]
+        if not master.is_up:
+            raise NodeRefusedError(f"{master.address} refused", status=502)
+        differs = self._cluster.promotions[:1] == ["differs"]
+        if differs:
+            self._cluster.promotions.pop(0)
+        found: Json = {"with": master.address, "queues": 2, "offsets": 1, "sampled": 10, "behind": 0}
+        return found | {"lateOffsets": 0, "problems": ["T queue 0 with 5 messages is missing"] if differs else []}
 
     def _transfer(self, group: RaftGroup, node: NodeName, target: int) -> Json:
         alive = self._cluster.alive(node.group)

@@ -189,7 +189,7 @@ class Follower:
 
     def on_master(self, address: str, ha_address: str) -> None:
         """A name server told where the master is: for clients, and for slaves."""
-        if address == str(self._broker.advertised):
+        if address in (str(self._broker.advertised), self._broker.settings.externalAddress):
             return  # a name server still knows this broker as the master that it once was
         changed = (address, ha_address) != (self._address, self._ha_address)
         if changed and self._address:

@@ -130,6 +130,13 @@ class GroupCopy:
         """Where the log of the master ended when the group was promoted."""
         return self.table.promotion.ended_at
 
+    @property
+    def counterpart(self) -> str:
+        """Address of the master that is copied, or whose place the group has taken; empty: it is not known."""
+        if not self.follows:
+            return self.table.promotion.master
+        return self._master[0] or self.table.master[0]
+
     def unready(self) -> str | None:
         """Why the copy of this leader does not serve reads well; None if it follows closely."""
         return self.follower.unready()
@@ -141,7 +148,7 @@ class GroupCopy:
                 return {"state": "promoted", "reason": None, "lasting": False, "promotedAtPos": self.copied_end}
             return self._undecided()
         if self.group.leads:
-            return self.follower.to_json()
+            return self.follower.to_json() | {"fenced": bool(self.table.promotion.before)}
         leader = self.group.member.leader
         reason = "no leader is known" if leader is None else f"n{leader} leads and copies"
         return {"state": "member", "reason": reason, "lasting": False, "master": self._master[0]}
@@ -184,7 +191,7 @@ class GroupCopy:
     # -- events of the group -------------------------------------------------------------------------------------------
 
     def _on_master(self, address: str, ha_address: str) -> None:
-        if address == str(self.broker.advertised) or not self.follows:
+        if address in (str(self.broker.advertised), self.broker.settings.externalAddress) or not self.follows:
             return
         self._master = address, ha_address
         self.follower.on_master(address, ha_address)

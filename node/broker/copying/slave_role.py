@@ -73,6 +73,13 @@ class SlaveRole:
         """Where the log ended when this broker was promoted."""
         return 0 if self._old_master.record is None else self._old_master.record.ended_at
 
+    @property
+    def counterpart(self) -> str:
+        """Address of the master that is copied, or whose place was taken; empty: it is not known."""
+        if self.is_master:
+            return "" if self._old_master.record is None else self._old_master.record.master
+        return "" if self.follower.master is None else self.follower.master.address
+
     def join(self, broker: Broker, files: TableFiles, routes: dict[int, Handler]) -> dict[int, Handler]:
         """See `Role`. Lost tables come from the master."""
         self.broker = broker

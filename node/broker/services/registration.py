@@ -38,7 +38,7 @@ _AGAIN_S = 3.0  # retry of a rejected registration: clients cannot find the brok
 
 
 class Registration:
-    """The registrations of one broker with the name servers of `settings.namesrvAddr`."""
+    """The registrations of one broker with the name servers of `namesrvAddr` and `externalNamesrvAddr`."""
 
     def __init__(self, client: RemotingClient, host: Host, topics: TopicTable, settings: BrokerSettings) -> None:
         self.settings = settings
@@ -59,7 +59,7 @@ class Registration:
 
     @property
     def nameservers(self) -> list[str]:
-        return [address.strip() for address in self.settings.namesrvAddr.split(";") if address.strip()]
+        return [*_addresses(self.settings.namesrvAddr), *_addresses(self.settings.externalNamesrvAddr)]
 
     async def start(self) -> None:
         """Registers once, then continues in the background."""
@@ -79,7 +79,11 @@ class Registration:
         """Unregisters the last registered id at each name server, and continues."""
         known = {address: self._told_ids.pop(address, UNDECIDED) for address in self.nameservers}
         await asyncio.gather(
-            *(self._tell(address, self._goodbye(number)) for address, number in known.items() if number != UNDECIDED)
+            *(
+                self._tell(address, self._goodbye(address, number))
+                for address, number in known.items()
+                if number != UNDECIDED
+            )
         )
 
     def soon(self) -> None:
@@ -96,7 +100,7 @@ class Registration:
         # Set before the answers: an unregistration that overtakes the answer follows the registration on the same
         # connection.
         self._told_ids.update(dict.fromkeys(nameservers, self.settings.brokerId))
-        told = await asyncio.gather(*(self._tell(address, self._hello()) for address in nameservers))
+        told = await asyncio.gather(*(self._tell(address, self._hello(address)) for address in nameservers))
         return sum(told)
 
     async def _keep_on(self) -> None:
@@ -139,21 +143,22 @@ class Registration:
         if address:
             self.on_master(address, ha_address)
 
-    def _identity(self, broker_id: int) -> dict[str, str]:
+    def _identity(self, nameserver: str, broker_id: int) -> dict[str, str]:
         settings = self.settings
+        is_outside = nameserver in _addresses(settings.externalNamesrvAddr)
         return {
             "brokerName": settings.brokerName,
-            "brokerAddr": str(self._host),
+            "brokerAddr": settings.externalAddress if is_outside else str(self._host),
             "clusterName": settings.brokerClusterName,
             "brokerId": str(broker_id),
         }
 
-    def _goodbye(self, broker_id: int) -> Command:
-        return Command(RequestCode.UNREGISTER_BROKER, ext=self._identity(broker_id))
+    def _goodbye(self, nameserver: str, broker_id: int) -> Command:
+        return Command(RequestCode.UNREGISTER_BROKER, ext=self._identity(nameserver, broker_id))
 
-    def _hello(self) -> Command:
+    def _hello(self, nameserver: str) -> Command:
         body = fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": self._topic_wrapper()})
-        ext = self._identity(self.settings.brokerId) | {
+        ext = self._identity(nameserver, self.settings.brokerId) | {
             "haServerAddr": self.ha_address,
             "compressed": "false",
             "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
@@ -173,3 +178,7 @@ class Registration:
                 name: replace(topic, perm=topic.perm & allowed).to_json() for name, topic in self._topics.items()
             }
         return wrapper
+
+
+def _addresses(text: str) -> list[str]:
+    return [address.strip() for address in text.split(";") if address.strip()]
