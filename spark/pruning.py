@@ -78,11 +78,15 @@ class Pruned:
 
 
 def pruned(volume: Volume, wanted: Wanted) -> Pruned:
-    """Returns the ranges of the settled log that can have records of the filter. OSError."""
+    """Returns the ranges of the settled log that can have records of the filter, and what was lost behind it. OSError.
+
+    A filter leaves nothing out of a log with missing bytes: the reader reports all of them.
+    """
     ranges: list[Range] = [(volume.begin, volume.bound)] if volume.begin < volume.bound else []
+    lost: list[Range] = [(volume.bound, volume.end)] if volume.bound < volume.end else []
     by: list[str] = []
-    if not ranges:
-        return Pruned(())
+    if not ranges or lost or any(file.missing and file.start < volume.bound for file in volume.files):
+        return Pruned((*ranges, *lost))
     with _Pruner(volume) as pruner:
         for name, find in pruner.finders(wanted):
             if (found := find()) is None:
@@ -107,7 +111,8 @@ def splits_of(volume: Volume, ranges: Sequence[Range], split_bytes: int) -> list
                 splits += plan(volume, begin, end, split_bytes)
             else:
                 header = file.entry_header_bytes
-                splits.append(Split(volume.source, file.path, file.start, file.end, begin, end, header))
+                split = Split(volume.source, file.path, file.start, file.end, begin, end, header, file.missing)
+                splits.append(split)
     return splits
 
 

@@ -1,7 +1,8 @@
 """Reads one split: Arrow batches of its messages, and the damage in it. Without Spark.
 
 The loop over messages is in the kernel and runs without the GIL; one step here is a batch of thousands. A file that no
-longer exists has expired between plan and read. That is reported with the damage, with a separate reason.
+longer exists has expired between plan and read. That is reported with the damage, with a separate reason; so is a range
+that no file had when the split was planned.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class DamageMetError(Exception):
 
 def has_expired(split: Split) -> bool:
     """Returns whether the split's file expired: neither it nor an older file exists."""
+    if split.missing:
+        return False  # older files were there when the split was planned
     path = Path(split.path)
     if path.exists():
         return False
@@ -142,8 +145,11 @@ class SplitScan:
         return Sums(*(table_of(each) for each in tables))
 
     def _opened(self) -> MessageScan | None:
-        """Opens the split. None: the file has expired, and is now in `damage`."""
+        """Opens the split. None: the file has expired or is missing, and is now in `damage`."""
         split, wanted = self.split, self._wanted
+        if split.missing:
+            self._met([(split.begin, split.bytes, split.missing)], 1)
+            return None
         try:
             bring(split.path, split.begin - split.file_start, split.end - split.file_start)
             return MessageScan(

@@ -31,7 +31,8 @@ _MAX_QUEUES = 256
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Bytes [begin, end) of the log, within one file. `source` is the value of that column in its rows."""
+    """Bytes [begin, end) of the log, within one file. `source` is the value of that column in its rows. `missing`: why
+    the file does not have these bytes; empty: it has them."""
 
     source: str
     path: str
@@ -40,6 +41,7 @@ class Split:
     begin: int
     end: int
     entry_header_bytes: int
+    missing: str = ""
 
     @property
     def bytes(self) -> int:
@@ -60,15 +62,17 @@ class Task:
 def plan(
     volume: Volume, begin: int | None = None, end: int | None = None, split_bytes: int = SPLIT_BYTES
 ) -> list[Split]:
-    """Returns the splits of [begin, end), which must be record boundaries. None: all that is kept and settled.
-    OSError."""
+    """Returns the splits of [begin, end), which must be record boundaries. None: all that is kept and settled, and what
+    was lost behind it. OSError."""
     begin = volume.begin if begin is None else max(begin, volume.begin)
-    end = volume.bound if end is None else min(end, volume.bound)
+    end = volume.end if end is None else min(end, volume.end)
+    parts = [(begin, min(end, volume.bound)), (max(begin, volume.bound), end)]  # no split crosses the bound
     with Boundaries(Path(volume.root)) as boundaries:
         return [
-            Split(volume.source, file.path, file.start, file.end, low, high, file.entry_header_bytes)
+            Split(volume.source, file.path, file.start, file.end, low, high, file.entry_header_bytes, file.missing)
+            for first, last in parts
             for file in volume.files
-            for low, high in _stretches(file, begin, end, split_bytes, boundaries)
+            for low, high in _stretches(file, first, last, split_bytes, boundaries)
         ]
 
 
@@ -78,7 +82,8 @@ def _stretches(
     low, stop = max(begin, file.start), min(end, file.end)
     while low < stop:
         high = stop
-        if stop - low > split_bytes + split_bytes // 2:  # a small remainder belongs to the last split
+        # A small remainder belongs to the last split.
+        if not file.missing and stop - low > split_bytes + split_bytes // 2:
             high = boundaries.behind(low + split_bytes, stop, file.entry_header_bytes) or stop
         yield low, high
         low = high

@@ -11,10 +11,15 @@ and the reader does not use the bytes behind it.
 
 A unit is used only if its record is sound, belongs to that queue and has that size. So with a damaged queue the bound
 is older, but not wrong. If a store has lost its queues, its log is read from the begin to find the end.
+
+What is missing does not stop a reader. Where a file is missing or too short, the volume has a `LogFile` without bytes,
+which says why, and the reader reports it as damage. The same holds if the newest files are lost: the queues name
+records in them (`lost_end`).
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,7 +31,7 @@ from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES
 from tallystick.store.formats.log_walk import resync, step_at
 from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE, UNIT, units_written
 from tallystick.store.formats.record import Record
-from tallystick.store.formats.segment_files import SegmentFiles
+from tallystick.store.formats.segment_files import SegmentFiles, segment_name, segment_start
 from tallystick.store.verify.dump import committed_end
 from tallystick.store.verify.queues import queue_folders
 
@@ -44,34 +49,53 @@ class Source:
     http: str | None = None
 
 
+MISSING = "the file is missing"
+"""The reason for a range of the log that no file has."""
+_MOST_LOST_FILES = 8
+
+
 class VolumeError(Exception):
     """The folder is not a store, or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One file of the log: its positions [start, end), and the number of bytes before each record in its layout."""
+    """One file of the log: its positions [start, end), and the number of bytes before each record in its layout.
+
+    `missing`: why the file does not have these bytes; empty: it has them.
+    """
 
     path: str
     start: int
     end: int
     entry_header_bytes: int
+    missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """`source`: its name in the rows; `begin`: first position that is kept; `bound`: end of the settled part
-    (bytes)."""
+    """`source`: its name in the rows; `begin`: first position that is kept; `bound`: end of the settled part (bytes).
+
+    `named_end`: the greatest end of a record that a queue names, sound or not; -1: none, or it was not determined.
+    `lost_end`: the end of the records that were in newer files, which are missing or empty; else the bound.
+    """
 
     source: str
     root: str
     files: tuple[LogFile, ...]
     begin: int
     bound: int
+    named_end: int = -1
+    lost_end: int = 0
 
     @property
     def bytes(self) -> int:
         return self.bound - self.begin
+
+    @property
+    def end(self) -> int:
+        """Where a reader ends: the bound, or the end of what was lost behind it."""
+        return max(self.bound, self.lost_end)
 
 
 def open_volume(root: Path, source: str | None = None, committed: int | None = None) -> Volume:
@@ -82,19 +106,66 @@ def open_volume(root: Path, source: str | None = None, committed: int | None = N
     with Logs(root) as logs:
         files = tuple(_files(logs))
         begin = files[0].start if files else 0
-        end = files[-1].end if files else 0
-        bound = logs.bound() if committed is None else committed
-    return Volume(source or str(root), str(root), files, begin, max(begin, min(bound, end)))
+        end = logs.tail[0].end if files else 0
+        bound = max(begin, min(logs.bound() if committed is None else committed, end))
+        named_end = logs.named_end
+    lost_end = _lost_end(root, files, bound, named_end)
+    files = _with_lost(files, lost_end) if lost_end > bound else files
+    return Volume(source or str(root), str(root), files, begin, bound, named_end, lost_end)
 
 
 def _files(logs: Logs) -> Iterator[LogFile]:
     expected = None
     for log, header in logs.parts:
-        for start in log.starts:
-            if expected is not None and start != expected:
-                raise VolumeError(f"{log.path(start)}: the file before this one is missing, it would end at {start}")
-            expected = start + log.segment_bytes
-            yield LogFile(str(log.path(start)), start, expected, header)
+        for start, size in sorted(_present(log)):
+            if expected is not None and start > expected:
+                yield LogFile(str(log.path(expected)), expected, start, header, MISSING)
+            elif expected is not None and start < expected:
+                raise VolumeError(f"{log.path(start)}: the file before this one ends at {expected}")
+            path, expected = str(log.path(start)), start + log.segment_bytes
+            yield LogFile(path, start, start + size, header)
+            if size < log.segment_bytes:
+                reason = f"the file has {size} bytes instead of {log.segment_bytes}"
+                yield LogFile(path, start + size, expected, header, reason)
+
+
+def _present(log: SegmentFiles) -> Iterator[tuple[int, int]]:
+    """(first position, bytes) of the files of a log that can be read, also of short ones."""
+    for start in log.starts:
+        yield start, log.segment_bytes
+    for path, _ in log.strange:
+        start = segment_start(path.name)
+        if start is not None and path.is_file() and 0 < (size := path.stat().st_size) < log.segment_bytes:
+            yield start, size
+
+
+def _lost_end(root: Path, files: tuple[LogFile, ...], bound: int, named_end: int) -> int:
+    """The end of the records that queues name in newer files, which are missing or empty; the bound if there are none.
+
+    A broker creates a file of the log before a queue names a record in it. So the files are listed again.
+    """
+    if not files or named_end <= bound:
+        return bound
+    with Logs(root) as logs:
+        log, _ = logs.tail
+        if not log.segment_bytes:
+            return bound
+        newest = log.starts[-1] if log.starts else log.first
+        next_file = bound + (newest - bound) % log.segment_bytes
+        most = next_file + _MOST_LOST_FILES * log.segment_bytes  # a damaged unit can name any position
+        return named_end if next_file < named_end <= most and not _has_records(log, next_file) else bound
+
+
+def _has_records(log: SegmentFiles, pos: int) -> bool:
+    return log.start_of(pos) is not None and any(log.read(pos, 8) or b"")
+
+
+def _with_lost(files: tuple[LogFile, ...], lost_end: int) -> tuple[LogFile, ...]:
+    last = files[-1]
+    if last.end >= lost_end:
+        return files
+    path = str(Path(last.path).parent / segment_name(last.end))
+    return (*files, LogFile(path, last.end, lost_end, last.entry_header_bytes, MISSING))
 
 
 class Logs:
@@ -114,6 +185,8 @@ class Logs:
             log = self._stack.enter_context(Segments(folder))
             if log.starts or folder in ledgers or not ledgers:
                 self.parts.append((log, header))
+        self.named_end = -1
+        """The greatest end of a record that a queue names, sound or not; -1: none. `bound` determines it."""
 
     def __enter__(self) -> Logs:
         return self
@@ -155,9 +228,14 @@ class Logs:
     def known_to_queues(self) -> int | None:
         """Returns the end of the last record that a ConsumeQueue knows; None: no queue knows a sound one."""
         last = []
+        log_end = self.tail[0].end
         for topic, queue, folder in queue_folders(self.root):
             with Segments(folder) as files:
                 unit = last_unit(files)
+                if unit is not None:
+                    self.named_end = max(self.named_end, sum(unit))
+                    if sum(unit) > log_end:  # newer files of the log are lost, or the unit is damaged
+                        unit = _last_unit_below(files, log_end)
             if unit is not None:
                 last.append((unit[0] + unit[1], unit[0], unit[1], topic, queue))
         for _, pos, size, topic, queue in sorted(last, reverse=True):
@@ -168,8 +246,7 @@ class Logs:
 
     def _end_by_reading(self) -> int:
         """Returns the end of a plain log without queues: the end of its last sound record. The reader reports damage
-            before
-        it."""
+        before it."""
         log, _ = self.tail
         end = pos = log.first
         while log.starts:
@@ -194,5 +271,17 @@ def last_unit(files: SegmentFiles) -> tuple[int, int] | None:
         count = units_written(data)
         if count:
             pos, size, _ = UNIT.unpack_from(data, (count - 1) * UNIT.size)
+            return None if size == BLANK_UNIT_SIZE and pos == 0 else (pos, size)
+    return None
+
+
+def _last_unit_below(files: SegmentFiles, end: int) -> tuple[int, int] | None:
+    """Returns (pos, size) of the newest unit that names a record before `end`; None: the queue has none."""
+    for start in reversed(files.starts):
+        data = files.buffer(start)
+        positions = range(units_written(data))
+        number = bisect.bisect_left(positions, end, key=lambda each: UNIT.unpack_from(data, each * UNIT.size)[0])
+        if number:
+            pos, size, _ = UNIT.unpack_from(data, (number - 1) * UNIT.size)
             return None if size == BLANK_UNIT_SIZE and pos == 0 else (pos, size)
     return None

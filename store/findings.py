@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,8 @@ _DONE = {
 @dataclass(frozen=True, slots=True)
 class Finding:
     """`file`: path below the store's root; `offset`: byte in that file; `size`: how many bytes are affected, 0 if that
-    is unknown or the whole file is affected. `pos`: byte in the log where the file is a part of it, else -1."""
+    is unknown or the whole file is affected. `pos`: byte in the log where the file is a part of it, else -1.
+    `repairable`: not damage only because the next start of the store repairs it."""
 
     file: str
     offset: int
@@ -60,6 +61,7 @@ class Finding:
     kind: FindingKind = FindingKind.DAMAGE
     size: int = 0
     pos: int = -1
+    repairable: bool = False
 
     def __str__(self) -> str:
         return f"{self.file} at byte {self.offset}: {self.reason}"
@@ -126,14 +128,25 @@ class Report:
         if len(self.damage) < MAX_LISTED:
             self.damage.append(finding)
 
-    def add_note(self, path: Path, offset: int, reason: str, kind: FindingKind = FindingKind.NOTE) -> None:
+    def add_note(
+        self,
+        path: Path,
+        offset: int,
+        reason: str,
+        kind: FindingKind = FindingKind.NOTE,
+        *,
+        repairable: bool = False,
+    ) -> None:
         self.noted += 1
         if len(self.notes) < MAX_LISTED:
-            self.notes.append(self._finding(path, offset, reason, kind))
+            self.notes.append(replace(self._finding(path, offset, reason, kind), repairable=repairable))
 
     def add(self, path: Path, offset: int, reason: str, *, repairable: bool) -> None:
         """Adds damage, or a note if the next start repairs it."""
-        (self.add_note if repairable else self.add_damage)(path, offset, reason)
+        if repairable:
+            self.add_note(path, offset, reason, repairable=True)
+        else:
+            self.add_damage(path, offset, reason)
 
     def to_json(self) -> dict[str, Any]:
         found = {key: [each.to_json() for each in getattr(self, key)] for key in ("damage", "notes")}

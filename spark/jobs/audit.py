@@ -1,23 +1,31 @@
 """`audit`: compares derived files with the log, and replicas with each other. It reports each difference and its place.
 
     log       each byte below the bound belongs to a sound record, entry or filler, and the CRCs of bodies are correct
+    ledger    in dledger's layout: entries follow each other, and each has its unit in the index of entries
     queues    each record that needs a unit has one, at its queue offset, with its position, size and tags code; a
               queue has no units beyond the records of the log
-    index     each key of a record has an entry, in the log's order; no entry below the bound belongs to another record
-    replicas  members of a group have the same bytes up to the smallest of their bounds, compared in MiB
+    index     each key of a record has an entry, in the log's order; no entry belongs to another record
+    replicas  members of a group have the same bytes up to the smallest of their bounds
     outcomes  a committed transaction refers to a half message; a delayed message has a level of the store and its
               original topic
+    the rest  checkpoint, tables and files of progress are sound
 
-The store of a running broker is audited below its bound, where it is settled:
+An audit finds everything that `tally store verify` finds, in the same words: what its fast pass cannot prove is judged
+by that command's code (`audit_judge.py`).
+
+A store is live if its broker works on it: the file `lock` is locked, the broker answers, or the newest record is recent
+by the clock. Only in a live store derived files may be behind the log, and it is audited below its bound, where it is
+settled:
 - units and entries are written a little later than the log, so what the records of the last `lag_ms` lack is `behind`
-  and not a difference, unless the store was closed in order;
+  and not a difference;
 - what retention removes between plan and read is `expired`, and units and entries for it are not reported;
 - a difference is reported if it is still there when it is checked a second time.
 """
 
 from __future__ import annotations
 
-import zlib
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -25,56 +33,57 @@ from html import escape
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from tallystick.spark.jobs import audit_replicas
 from tallystick.spark.jobs.audit_index import check_index
-from tallystick.spark.jobs.audit_queues import QueueAudit, QueueSpan, check_ends
+from tallystick.spark.jobs.audit_judge import Store, judge_index, judge_log, judge_queues, judging, take
+from tallystick.spark.jobs.audit_ledger import entry_before, is_sound
+from tallystick.spark.jobs.audit_queues import Delays, Queue, QueueAudit, suspicious_ends
+from tallystick.spark.jobs.audit_replicas import replica_groups
 from tallystick.spark.jobs.findings import SETTLED, Difference, Findings
-from tallystick.spark.jobs.job import CLEAN, DIFFERENCES, Argument, Job, Kind, Summary
+from tallystick.spark.jobs.job import CLEAN, DIFFERENCES, SETTINGS, Argument, Job, Kind, Summary
 from tallystick.spark.jobs.report import MOST_ROWS, bars, html_table, page, table_text
-from tallystick.spark.options import ReadOptions
-from tallystick.spark.planning import PlanTask, plan_source, plan_tasks
-from tallystick.spark.presence import bring, release
+from tallystick.spark.options import OptionError, ReadOptions
+from tallystick.spark.planning import PlanTask, broker_bound, plan_source, plan_tasks
 from tallystick.spark.runner import Runner
 from tallystick.spark.scan import EXPIRED, SplitScan, Wanted, has_expired
 from tallystick.spark.splits import Split, plan
-from tallystick.spark.volume import Volume
+from tallystick.spark.volume import Volume, VolumeError
+from tallystick.store.engine.lock import StoreLockedError, check_unlocked
 from tallystick.store.formats.derive import SCHEDULE_TOPIC
+from tallystick.store.settings import SettingsError
+from tallystick.store.verify.queues import QueueOfLog, wrong_delays
+from tallystick.store.verify.report import Known, Verification, VerifyError
 
-CHUNK_BYTES = 1 << 20
-_DIGEST_BYTES = 256 << 20
 LAG_MS = 60_000
 """A broker writes units to their files about once a second. On a slow disk it waits ten seconds between two writes."""
+_NOWHERE = 1 << 62
+"""Behind every position of a log."""
 
 
-class _Settling(Protocol):
+class _OfStore(Protocol):
     @property
-    def settled_ms(self) -> int: ...
+    def store(self) -> Store: ...
 
 
 class _Finding(Protocol):
     findings: Findings
 
 
-Task = TypeVar("Task", bound=_Settling)
+Task = TypeVar("Task", bound=_OfStore)
 Found = TypeVar("Found", bound=_Finding)
-
-
-Spans = dict[tuple[str, int], QueueSpan]
 
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """`settled_ms`: records stored at or after this time may not have their units and entries yet."""
-
     volume: Volume
     splits: tuple[Split, ...]
-    settled_ms: int
+    store: Store
 
 
 @dataclass(frozen=True)
 class SplitTask:
     split: Split
-    root: str
-    settled_ms: int
+    store: Store
 
     @property
     def source(self) -> str:
@@ -82,36 +91,43 @@ class SplitTask:
 
 
 @dataclass(frozen=True)
-class VolumeTask:
-    """`spans`: the queue offsets in its log, by queue."""
+class LogSums:
+    """What the log of a store contains. `settled_end`: the first record that may not have its unit yet."""
 
+    records: int
+    newest_ms: int
+    settled_end: int
+    queues: dict[Queue, QueueOfLog]
+    suspects: frozenset[Queue]
+    seen: dict[Queue, Findings]
+    delays: Delays
+
+
+@dataclass(frozen=True)
+class VolumeTask:
     volume: Volume
-    settled_ms: int
-    spans: Spans
+    store: Store
+    log: LogSums
 
     @property
     def source(self) -> str:
         return self.volume.source
 
 
-@dataclass(frozen=True)
-class DigestTask:
-    """Bytes [begin, end) of a replica's file, with the same boundaries for all replicas."""
-
-    source: str
-    path: str
-    file_start: int
-    begin: int
-    end: int
-
-
 @dataclass
 class SplitAudit:
+    """`queues`: its records by queue; `suspects`, `seen`, `delays`: see `QueueAudit`."""
+
     source: str
     records: int = 0
     bytes: int = 0
+    newest_ms: int = 0
+    settled_end: int = _NOWHERE
     findings: Findings = field(default_factory=Findings)
-    queues: Spans = field(default_factory=dict)
+    queues: dict[Queue, QueueOfLog] = field(default_factory=dict)
+    suspects: set[Queue] = field(default_factory=set)
+    seen: dict[Queue, Findings] = field(default_factory=dict)
+    delays: Delays = field(default_factory=dict)
     expired_end: int = 0
     """Not 0: the file had expired when it was to be read, and with it everything before this position."""
 
@@ -121,32 +137,32 @@ class VolumeAudit:
     findings: Findings = field(default_factory=Findings)
 
 
-def run(options: ReadOptions, runner: Runner, lag_ms: int = LAG_MS) -> dict[str, Any]:
-    """The summary as JSON's values. VolumeError, OSError; OptionError: two members have one name.
+def run(
+    options: ReadOptions, runner: Runner, lag_ms: int = LAG_MS, settings: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The summary as JSON's values. VolumeError, OSError; OptionError: two members have one name, or a setting is
+    invalid.
 
-    Replicas are the members of a named group; stores without a group's name count as members of one group.
+    Replicas are the members of a named group; stores without a group's name count as members of one group. `settings`:
+    of the stores, by RocketMQ's names, as far as their files do not contain them.
     """
+    try:
+        known = Known.of(settings or {})
+    except SettingsError as error:
+        raise OptionError("settings", str(error)) from error
     groups = {source.source: source.group for source in options.sources(members=True)}
-    plans = runner(partial(plan_audit, lag_ms=lag_ms), plan_tasks(options, members=True))
-    tasks = [SplitTask(split, plan.volume.root, plan.settled_ms) for plan in plans for split in plan.splits]
-    parts = looked_at_twice(runner, audit_split, tasks)
+    planning = partial(plan_audit, lag_ms=lag_ms, known=known)
+    plans = runner(planning, plan_tasks(options, members=True))
+    parts = looked_at_twice(
+        runner, audit_split, [SplitTask(split, plan.store) for plan in plans for split in plan.splits]
+    )
     volumes = [_without_expired(plan.volume, parts) for plan in plans]
-    spans = {volume.source: _spans(parts, volume.source) for volume in volumes}
-    ends = looked_at_twice(
-        runner,
-        audit_volume,
-        [
-            VolumeTask(volume, plan.settled_ms, spans[volume.source])
-            for volume, plan in zip(volumes, plans, strict=True)
-            if volume.bytes
-        ],
-    )
+    sums = {volume.source: _sums(parts, volume.source) for volume in volumes}
+    tasks = [VolumeTask(volume, plan.store, sums[volume.source]) for volume, plan in zip(volumes, plans, strict=True)]
+    ends = looked_at_twice(runner, audit_volume, tasks)
     replicas = replica_groups(volumes, groups)
-    digested = runner(
-        digests, [task for each in replicas for task in _digest_tasks(each.volumes, each.begin, each.end)]
-    )
-    differing = [compared(each for each in digested if each[0] in group.sources) for group in replicas]
-    findings = Findings.joined([*(part.findings for part in parts), *(end.findings for end in ends), *differing])
+    differing = audit_replicas.compare(replicas, runner)
+    findings = Findings.joined([*(part.findings for part in parts), *(end.findings for end in ends), differing])
     return {
         "job": "audit",
         "clean": not findings.count,
@@ -164,23 +180,26 @@ def run(options: ReadOptions, runner: Runner, lag_ms: int = LAG_MS) -> dict[str,
             {
                 "source": volume.source,
                 "group": groups[volume.source],
+                "live": plan.store.live,
                 "begin": volume.begin,
                 "bound": volume.bound,
-                "records": sum(part.records for part in parts if part.source == volume.source),
+                "records": sums[volume.source].records,
                 "bytes": sum(part.bytes for part in parts if part.source == volume.source),
-                "queues": len(spans[volume.source]),
+                "queues": len(sums[volume.source].queues),
                 "expired_bytes": volume.begin - plan.volume.begin,
+                "lost_bytes": sum(each.bytes for each in plan.splits if each.missing or each.begin >= volume.bound),
             }
             for volume, plan in zip(volumes, plans, strict=True)
         ],
         "differing": findings.count,
         "differences": [asdict(each) for each in findings.differences],
         "behind": findings.behind,
+        "notes": [asdict(each) for each in findings.notes],
     }
 
 
 def looked_at_twice(runner: Runner, function: Callable[[Task], Found], tasks: Sequence[Task]) -> list[Found]:
-    """Runs `function` of each task, and again for tasks that found a difference in a store that was not closed.
+    """Runs `function` of each task, and again for tasks that found a difference in a live store.
 
     Its broker may not have written the missing bytes yet: bytes that it has written by now are no difference.
     """
@@ -188,7 +207,7 @@ def looked_at_twice(runner: Runner, function: Callable[[Task], Found], tasks: Se
     again = [
         number
         for number, (task, each) in enumerate(zip(tasks, found, strict=True))
-        if each.findings.count and task.settled_ms != SETTLED
+        if each.findings.count and task.store.live
     ]
     for number, each in zip(again, runner(function, [tasks[number] for number in again]), strict=True):
         found[number] = each
@@ -202,148 +221,172 @@ def _without_expired(volume: Volume, parts: Iterable[SplitAudit]) -> Volume:
     return replace(volume, begin=begin, bound=max(begin, volume.bound), files=files)
 
 
-@dataclass(frozen=True)
-class ReplicaGroup:
-    """Members with the same log, and the range that all of them have: from the greatest begin to the smallest bound.
-
-    `empty`: members without anything below their bound, such as a member that was not added yet or has a new disk. The
-    others are compared without them.
-    """
-
-    group: str | None
-    volumes: tuple[Volume, ...]
-    begin: int
-    end: int
-    empty: tuple[str, ...] = ()
-
-    @property
-    def sources(self) -> set[str]:
-        return {volume.source for volume in self.volumes}
-
-
-def replica_groups(volumes: Iterable[Volume], groups: Mapping[str, str | None]) -> list[ReplicaGroup]:
-    """The groups of several members. Only dledger's layout is replicated."""
-    members: dict[str | None, list[Volume]] = {}
-    empty: dict[str | None, list[str]] = {}
-    for volume in volumes:
-        if not volume.bytes:
-            empty.setdefault(groups[volume.source], []).append(volume.source)
-        elif volume.files[-1].entry_header_bytes:
-            members.setdefault(groups[volume.source], []).append(volume)
-    found = []
-    for group, held in members.items():
-        without = tuple(empty.get(group, ()))
-        begin = max(each.begin for each in held)
-        end = max(begin, min(each.bound for each in held)) if len(held) > 1 else begin
-        if len(held) > 1 or without:
-            found.append(ReplicaGroup(group, tuple(held), begin, end, without))
-    return found
-
-
-def _digest_tasks(volumes: Sequence[Volume], begin: int, end: int) -> list[DigestTask]:
-    tasks = []
-    for volume in volumes:
-        for file in volume.files:
-            low, stop = max(begin, file.start), min(end, file.end)
-            while low < stop:
-                high = min(stop, low - low % _DIGEST_BYTES + _DIGEST_BYTES)
-                tasks.append(DigestTask(volume.source, file.path, file.start, low, high))
-                low = high
-    return tasks
-
-
-def plan_audit(task: PlanTask, lag_ms: int) -> AuditPlan:
+def plan_audit(task: PlanTask, lag_ms: int, known: Known) -> AuditPlan:
     planned = plan_source(task)
-    return AuditPlan(planned.volume, planned.splits, _settled_ms(planned.volume, lag_ms))
+    volume, root = planned.volume, Path(planned.volume.root)
+    answered = task.of.http is not None and broker_bound(task.of.http) is not None
+    live = answered or is_live(volume, lag_ms)
+    whole = not live and task.committed is None
+    known_end, repairable_from = -1, _NOWHERE
+    if not live:
+        try:
+            known_end_of_volume = volume.named_end if task.committed is None else None
+            with Verification(root, known=known, known_end=known_end_of_volume) as check:
+                known_end, repairable_from = check.known_end, check.repairable_from
+        except VerifyError as error:
+            raise VolumeError(str(error)) from error
+    settled_ms = _now_ms() - lag_ms if live else SETTLED
+    store = Store(volume.source, volume.root, live, whole, settled_ms, known_end, repairable_from, known)
+    return AuditPlan(volume, planned.splits, store)
 
 
-def _settled_ms(volume: Volume, lag_ms: int) -> int:
-    """In a store that was closed in order everything is settled; in another one, everything older than its last
-    seconds."""
-    if not (Path(volume.root) / "abort").exists():
-        return SETTLED
-    return last_store_ms(volume) - lag_ms
+def is_live(volume: Volume, lag_ms: int) -> bool:
+    """Whether a broker works on the store: it has locked the store, or has stored a record within the last `lag_ms` by
+    the clock. A lock is not seen from another machine. A store that was closed in order is not live."""
+    root = Path(volume.root)
+    if not (root / "abort").exists():
+        return False
+    try:
+        check_unlocked(root)
+    except StoreLockedError:
+        return True
+    except OSError:
+        pass  # a file system without locks
+    return last_store_ms(volume) > _now_ms() - lag_ms
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def last_store_ms(volume: Volume) -> int:
     """Store time of the newest record below the bound, or of a record in its last split."""
     newest = 0
-    for split in plan(volume, split_bytes=1 << 20)[-1:]:
+    for split in plan(volume, end=volume.bound, split_bytes=1 << 20)[-1:]:
         for batch in SplitScan(split, ["store_timestamp_ms"]):
             newest = max(newest, *batch.column(0).to_pylist())
     return newest
 
 
 def audit_split(task: SplitTask) -> SplitAudit:
-    split = task.split
+    """The checks of one range of the log, and of the units of its records."""
+    split, store = task.split, task.store
     found = SplitAudit(split.source, bytes=split.bytes)
-    with QueueAudit(task.root, split.source, task.settled_ms, found.findings) as queues:
+    with QueueAudit(store.root, split.source, store.settled_ms, found.findings, store.repairable_from) as queues:
         scan = SplitScan(split, QueueAudit.COLUMNS, check_crc=True)
         for batch in scan:
+            times = batch.column("store_timestamp_ms").to_pylist()
+            found.newest_ms = max(found.newest_ms, *times)
+            recent = [number for number, ms in enumerate(times) if ms >= store.settled_ms]
+            if recent:
+                found.settled_end = min(found.settled_end, batch.column("physical_offset")[recent[0]].as_py())
             queues.check(batch)
         for batch in SplitScan(split, QueueAudit.DELAYED, Wanted(topics=(SCHEDULE_TOPIC,))):
             queues.check_deliveries(batch)
-        found.records, found.queues = scan.records, queues.spans
+        found.records, found.queues, found.delays = scan.records, queues.queues, queues.delays
+        found.suspects, found.seen = queues.suspects, queues.differences
+    if has_expired(split):  # also if only its queues' files were removed already: they are removed after the log's
+        return SplitAudit(split.source, expired_end=split.file_end)
+    _audit_bytes(split, store, scan, found.findings)
+    return found
+
+
+def _audit_bytes(split: Split, store: Store, scan: SplitScan, findings: Findings) -> None:
+    """Reports the damage that the scan met, and entries that are not sound, in the words of a check of the log."""
+    is_ledger = split.entry_header_bytes > 0 and not split.missing
+    if not scan.damaged and (not is_ledger or is_sound(split)):
+        return
+    before = entry_before(split) if is_ledger else None
+    if judge_log(store, split.begin, split.end, before, findings):
+        return
     for damage in scan.damage:
         at = damage.position - split.file_start
         reason = "the file is gone, and older ones are there" if damage.reason == EXPIRED else damage.reason
-        found.findings.add(Difference(split.source, "log", damage.file, at, reason))
-    found.findings.count += scan.damaged - len(scan.damage)
-    if has_expired(split):  # also if only its queues' files were removed already: they are removed after the log's
-        return SplitAudit(split.source, expired_end=split.file_end)
-    return found
+        findings.add(Difference(split.source, "log", damage.file, at, reason, damage.size))
+    findings.count += scan.damaged - len(scan.damage)
 
 
-def digests(task: DigestTask) -> tuple[str, dict[int, int]]:
-    """(source, CRC-32 of the bytes from each position up to the next multiple of a MiB). Fewer: the file expired."""
-    pos, found = task.begin, {}
-    try:
-        with Path(task.path).open("rb") as file:
-            while pos < task.end:
-                stop = min(task.end, pos - pos % CHUNK_BYTES + CHUNK_BYTES)
-                begin, end = pos - task.file_start, stop - task.file_start
-                bring(task.path, begin, end)
-                file.seek(begin)
-                found[pos] = zlib.crc32(file.read(stop - pos))
-                release(task.path, begin, end)
-                pos = stop
-    except FileNotFoundError:
-        pass
-    return task.source, found
-
-
-def compared(digested: Iterable[tuple[str, dict[int, int]]]) -> Findings:
-    """Compares the chunks of one group's replicas; reports each one that differs from the majority."""
-    findings = Findings()
-    by_pos: dict[int, dict[str, int]] = {}
-    for source, chunks in digested:
-        for pos, digest in chunks.items():
-            by_pos.setdefault(pos, {})[source] = digest
-    for pos, held in sorted(by_pos.items()):
-        values = list(held.values())
-        usual = max(values, key=values.count)
-        for source, digest in held.items():
-            if digest != usual:
-                reason = f"bytes from {pos} to the next MiB differ from those of the other members"
-                findings.add(Difference(source, "replicas", "", pos, reason))
-    return findings
-
-
-def _spans(parts: Iterable[SplitAudit], source: str) -> Spans:
-    spans: Spans = {}
+def _sums(parts: Sequence[SplitAudit], source: str) -> LogSums:
+    parts = [part for part in parts if part.source == source]
+    queues: dict[Queue, QueueOfLog] = {}
+    suspects: set[Queue] = set()
+    seen: dict[Queue, Findings] = {}
+    delays: Delays = {}
     for part in parts:
-        if part.source == source:
-            for key, span in part.queues.items():
-                spans[key] = spans[key].joined(span) if key in spans else span
-    return spans
+        for key, found in part.queues.items():
+            queues[key] = queues[key].joined(found) if key in queues else found
+        suspects |= part.suspects
+        for key, differences in part.seen.items():
+            seen.setdefault(key, Findings()).merge(differences)
+        for level, counts in part.delays.items():
+            delays.setdefault(level, Counter()).update(counts)
+    return LogSums(
+        sum(part.records for part in parts),
+        max((part.newest_ms for part in parts), default=0),
+        min((part.settled_end for part in parts), default=_NOWHERE),
+        queues,
+        frozenset(suspects),
+        seen,
+        delays,
+    )
 
 
 def audit_volume(task: VolumeTask) -> VolumeAudit:
-    """The checks that do not belong to one range of the log: the ends of queues, and the index."""
-    found = VolumeAudit()
-    check_ends(task.volume, task.spans, found.findings)
-    check_index(task.volume, task.settled_ms, found.findings)
+    """The checks that do not belong to one range of the log: files, queues as a whole, the index, and the rest."""
+    found, volume, log = VolumeAudit(), task.volume, task.log
+    store = replace(task.store, repairable_from=min(task.store.repairable_from, log.settled_end))
+    queues = dict(log.queues)
+    with judging(store) as check:
+        report = check.report
+        report.records, report.last_store_timestamp_ms = log.records, log.newest_ms
+        report.end_pos = volume.bound
+        check.check_segments(below=volume.bound if store.live else None)
+        if store.whole:
+            _audit_tail(check, volume, queues)
+        elif not store.live:
+            report.end_pos = check.log.end  # the bound was given, and may be any
+        suspects = log.suspects | suspicious_ends(
+            volume, queues, check.sizes.queue_segment_bytes, whole=store.whole, closed=not store.live
+        )
+        suspects |= _suspicious_delays(log.delays, store.known)
+        judge_queues(store, check, queues, suspects, log.seen, found.findings)
+        index = check_index(
+            volume, store.settled_ms, check.index_geometry, whole=store.whole, enabled=store.known.index_enabled
+        )
+        found.findings.merge(index.findings)
+        for what, count in index.findings.behind.items():
+            found.findings.add_behind(what, count)
+        if store.live:
+            for differences in index.files.values():
+                found.findings.merge(differences)
+            check.check_missing_index(index.records_with_keys)
+        else:
+            judge_index(store, check, index.files, index.records_with_keys, found.findings)
+        check.check_small_files(live=store.live)
+        take(store, report, found.findings)
     return found
+
+
+def _audit_tail(check: Verification, volume: Volume, queues: dict[Queue, QueueOfLog]) -> None:
+    """Checks what is behind the bound, up to the end of the files."""
+    is_ledger = check.layout.entry_header_bytes > 0
+    before = None
+    if is_ledger and (last := volume.files[-1:]):
+        name = last[0]
+        tail = Split(volume.source, name.path, name.start, name.end, volume.bound, name.end, name.entry_header_bytes)
+        before = entry_before(tail)
+    for key, records in check.log_check(volume.bound, None, before).run().items():
+        if not is_ledger:  # a group may not have committed its entries, so that no queue has them
+            queues[key] = queues[key].joined(records) if key in queues else records
+
+
+def _suspicious_delays(delays: Delays, known: Known) -> set[Queue]:
+    """The queues of levels in which messages wait for different times, or not as long as they should."""
+    levels: dict[int, Counter[int]] = {}
+    for (level, _), counts in delays.items():
+        levels.setdefault(level, Counter()).update(counts)
+    wrong = {level for level, counts in levels.items() if wrong_delays(level, counts, known.delay_levels_ms)}
+    return {(SCHEDULE_TOPIC, queue) for level, queue in delays if level in wrong}
 
 
 # -- the report --------------------------------------------------------------------------------------------------------
@@ -351,16 +394,21 @@ def audit_volume(task: VolumeTask) -> VolumeAudit:
 
 def _audit_text(summary: Summary) -> str:
     word = "clean" if summary["clean"] else f"differences: {summary['differing']:,}"
+    if repairable := sum(each["repairable"] for each in summary["differences"]):
+        word += f", {repairable:,} of which the next start of the broker repairs"
     names = ("source", "records", "queues", "begin", "bound")
     rows = [[source[name] for name in names] for source in summary["sources"]]
     lines = [word, "", table_text(names, rows), *_replica_lines(summary)]
     for source in summary["sources"]:
         if source["expired_bytes"]:
             lines.append(f"expired before they were read: {source['expired_bytes']:,} bytes of {source['source']}")
+        if source["lost_bytes"]:
+            lines.append(f"missing: {source['lost_bytes']:,} bytes of the log of {source['source']}")
     lines += [f"behind: {count} {what}" for what, count in summary["behind"].items()]
     lines += [difference_text(each) for each in summary["differences"][:MOST_ROWS]]
     if summary["differing"] > MOST_ROWS:
         lines.append(f"... and {summary['differing'] - MOST_ROWS} more")
+    lines += [f"note: {difference_text(each)}" for each in summary["notes"][:MOST_ROWS]]
     return "\n".join(lines)
 
 
@@ -422,7 +470,7 @@ def _message(summary: Summary, figures: Mapping[str, int]) -> str:
 JOB = Job(
     name="audit",
     help="compare log, queues, index and replicas with each other",
-    run=lambda call: run(call.options, call.runner, call.arguments["lagMillis"]),
+    run=lambda call: run(call.options, call.runner, call.arguments["lagMillis"], call.arguments["settings"]),
     text=_audit_text,
     page=_audit_page,
     figures=_figures,
@@ -436,6 +484,7 @@ JOB = Job(
             metavar="MS",
             default=LAG_MS,
         ),
+        SETTINGS,
     ),
     all_members=True,
     verdict=lambda summary: CLEAN if summary["clean"] else DIFFERENCES,

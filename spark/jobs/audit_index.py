@@ -3,6 +3,9 @@
 The audit reads log and entries in parallel. It compares a range of the log with the next entries as columns. Only if
 they differ, which is rare, does it compare single entries. So memory holds one range, however many entries the files
 have. If all entries of a file are correct, it also checks the chains of the file, which follow from the entries.
+
+In a store that no broker uses, the files in which it finds something are judged once more by the code of
+`tally store verify` (`audit_judge.py`).
 """
 
 from __future__ import annotations
@@ -38,26 +41,77 @@ _SURE_ENTRIES = 16
 number."""
 _PIECE = 1 << 20
 _MAX_SECONDS = 2**31 - 1
+_SLOT_COUNT_AT = 32
 
 
-def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
-    """Reports entries that are on one side only, range by range of the log; then checks what follows from the
-    entries."""
+@dataclass(frozen=True)
+class IndexFound:
+    """What the comparison found: differences of the log, by position; `files`: in index files, by file.
+
+    `records_with_keys`: of the log, if the index has no files.
+    """
+
+    findings: Findings
+    files: dict[Path, Findings]
+    records_with_keys: int = 0
+
+
+def check_index(
+    volume: Volume, settled_ms: int, known: IndexGeometry | None, *, whole: bool, enabled: bool = True
+) -> IndexFound:
+    """Compares the index with the log, range by range; then checks what follows from the entries.
+
+    `known`: the geometry of the files, if it is known without them. `whole`: nothing is behind the bound, so that
+    entries must not name anything there. `enabled`: whether the store has an index.
+    """
+    findings = Findings()
     paths = [path for path in sorted((Path(volume.root) / "index").glob("*")) if path.is_file()]
-    if _unreadable(volume, paths, findings):
-        return  # entries name each other, and other files: the remaining ones cannot be checked
+    if not paths:
+        return IndexFound(findings, {}, _records_with_keys(volume, settled_ms) if enabled else 0)
     closed = settled_ms == SETTLED
-    geometry = geometry_of(paths, 1 if closed else _SURE_ENTRIES)
-    if geometry is None:
-        if closed:
+    if not _unreadable(volume, paths, findings):  # else entries name each other, and other files
+        geometry = known or geometry_of(paths, 1 if closed else _SURE_ENTRIES)
+        if geometry is not None:
+            _compare(volume, settled_ms, paths, geometry, findings, whole=whole)
+        elif closed:
             _check_empty(volume.source, paths, findings)
-        return
+    return _by_file(findings, paths)
+
+
+def _by_file(findings: Findings, paths: Sequence[Path]) -> IndexFound:
+    files = {str(path): Findings() for path in paths}
+    others = Findings(behind=findings.behind, count=findings.count - len(findings.differences))
+    for difference in findings.differences:
+        files.get(difference.file, others).add(difference)
+    return IndexFound(others, {Path(path): found for path, found in files.items() if found.count})
+
+
+def _records_with_keys(volume: Volume, settled_ms: int) -> int:
+    count = 0
+    for split in plan(volume, end=volume.bound, split_bytes=_STRETCH_BYTES):
+        for batch in SplitScan(split, _COLUMNS):
+            has_keys = pc.greater(pc.list_value_length(batch.column(2)), 0)
+            count += pc.sum(pc.and_(has_keys, pc.less(batch.column(1), settled_ms))).as_py() or 0
+        release(split.path, split.begin - split.file_start, split.end - split.file_start)
+    return count
+
+
+def _compare(
+    volume: Volume,
+    settled_ms: int,
+    paths: Sequence[Path],
+    geometry: IndexGeometry,
+    findings: Findings,
+    *,
+    whole: bool,
+) -> None:
+    closed = settled_ms == SETTLED
     files = _readable(volume, paths, geometry, findings, closed)
     entries = _Entries(volume, files, geometry)
     first = entries.first_position()
     before_keys = True
     wrong: set[int] = set()
-    for split in plan(volume, split_bytes=_STRETCH_BYTES):
+    for split in plan(volume, end=volume.bound, split_bytes=_STRETCH_BYTES):
         records = _Records.of(SplitScan(split, _COLUMNS))
         release(split.path, split.begin - split.file_start, split.end - split.file_start)
         if before_keys and records.keys.num_rows:
@@ -70,7 +124,7 @@ def check_index(volume: Volume, settled_ms: int, findings: Findings) -> None:
         elif not entries.pass_if_equal(records.keys_from(first), split.end):
             found = entries.take_below(split.end)
             wrong |= _Stretch(volume.source, settled_ms, first, files, geometry, records).compare(found, findings)
-    for entry in entries.take_misplaced().to_pylist():
+    for entry in (entries.take_beyond() if whole else entries.take_misplaced()).to_pylist():
         wrong.add(entry["file"])
         reason = f"names hash {entry['key_hash']} at {entry['position']}, the log that was read ends at {volume.bound}"
         at = geometry.entry_at(entry["number"])
@@ -272,8 +326,12 @@ class _Entries:
         self._pass(below)
         return below
 
+    def take_beyond(self) -> pa.Table:
+        """The entries that name a position at or after the bound, and all that follow the last one of this log."""
+        return pa.concat_tables([*self._beyond, self._ahead, *self._rest])
+
     def take_misplaced(self) -> pa.Table:
-        """The entries that name a position at or after the bound, and stand before an entry of this log."""
+        """Those that also stand before an entry of this log: the others may belong to records that follow."""
         beyond = pa.concat_tables(self._beyond)
         file, number = self._last
         is_before = pc.or_(
@@ -350,6 +408,7 @@ class _Stretch:
         begin = min(times, default=0)
         youngest_ms = max(times.values(), default=self.settled_ms)
         oldest_ms = min(times.values(), default=self.settled_ms)
+        closed = self.settled_ms == SETTLED
         keys = self.records.keys
         wanted = Counter(zip(keys["position"].to_pylist(), keys["key_hash"].to_pylist(), strict=True))
         there = Counter(zip(entries["position"].to_pylist(), entries["key_hash"].to_pylist(), strict=True))
@@ -365,7 +424,7 @@ class _Stretch:
         for entry, time_ms, seconds in zip(entries.to_pylist(), stored, expected, strict=True):
             pos, key_hash = entry["position"], entry["key_hash"]
             if not wanted[pos, key_hash]:
-                if (time_ms or (oldest_ms if pos < begin else youngest_ms)) >= self.settled_ms:
+                if not closed and (time_ms or (oldest_ms if pos < begin else youngest_ms)) >= self.settled_ms:
                     findings.add_behind("index entries")
                     continue
                 where = "follows entries of later records" if pos < begin else "no record there has such a key"
@@ -393,3 +452,15 @@ def _check_chains(source: str, file: _File, geometry: IndexGeometry, findings: F
     for at, reason in listed:
         findings.add(Difference(source, "index", str(file.path), at, reason))
     findings.count += found - len(listed)
+    if not file.growing and (used := _used_slots(file, geometry)) != file.header.slot_count:
+        reason = f"the header counts {file.header.slot_count} slots in use, there are {used}"
+        findings.add(Difference(source, "index", str(file.path), _SLOT_COUNT_AT, reason))
+
+
+def _used_slots(file: _File, geometry: IndexGeometry) -> int:
+    with mapped_index(file.path) as data:
+        if data is None:
+            return file.header.slot_count  # expired
+        slots = data[geometry.slot_at(0) : geometry.slot_at(geometry.slots)]
+    used = pc.not_equal(pa.Int32Array.from_buffers(pa.int32(), geometry.slots, [None, pa.py_buffer(slots)]), 0)
+    return pc.sum(used).as_py() or 0

@@ -90,12 +90,17 @@ def run(options: ReadOptions, runner: Runner, output: Output | None) -> dict[str
     if not output.shared:
         options = replace(options, split_bytes=min(options.split_bytes, CARRIED_BYTES))
     planned = plan_sources(options, runner, {source: book.ranges for source, book in books.items()})
-    splits = interleaved([split for each in planned for split in each.splits], lambda split: split.source)
+    # What was lost behind the bound is reported and not recorded: the broker can write new messages there.
+    lost = [split for each in planned for split in each.splits if split.begin >= each.volume.bound]
+    splits = [split for each in planned for split in each.splits if split.begin < each.volume.bound]
+    splits = interleaved(splits, lambda split: split.source)
     if not output.shared:
         splits = [piece for pieces in runner(cut, splits) for piece in pieces]
     exported = list(writing(output, runner, partial(write_split, wanted=options.wanted), splits))
     for name in [name for each in exported if each.expired for name in each.names]:
         output.remove(name)
+    damage = [damage for each in exported for damage in each.damage]
+    damage += [found for each in runner(damage_of, lost) for found in each]
     for source, book in books.items():
         book.add(output, [each for each in exported if each.split.source == source])
     return {
@@ -115,8 +120,8 @@ def run(options: ReadOptions, runner: Runner, output: Output | None) -> dict[str
         ],
         "added_rows": sum(each.rows for each in exported),
         "added_files": sum(len(each.names) for each in exported),
-        "damaged": sum(each.damaged for each in exported),
-        "damage": [str(damage) for each in exported for damage in each.damage],
+        "damaged": sum(each.damaged for each in exported) + len(lost),
+        "damage": [str(each) for each in damage],
     }
 
 
@@ -134,6 +139,14 @@ def cut(split: Split) -> list[Split]:
             pieces.append(replace(split, end=ends[number]))
             split = replace(split, begin=ends[number])
     return [*pieces, split]
+
+
+def damage_of(split: Split) -> list[Damage]:
+    """Returns the damage of a split whose messages are not exported."""
+    scan = SplitScan(split, [], Wanted(topics=()))
+    for _ in scan:
+        pass
+    return scan.damage
 
 
 def write_split(split: Split, output: Output, wanted: Wanted) -> Exported:
@@ -247,7 +260,7 @@ class Book:
 
     def add(self, output: Output, exported: list[Exported]) -> None:
         """Records the exported pieces as valid. All files were written."""
-        done = [each for each in exported if not each.expired]
+        done = [each for each in exported if not each.expired and not each.split.missing]
         if not done:
             return
         whole = Book(self.source, self._filter, [*self.pieces, *((each.split.begin, each.split.end) for each in done)])

@@ -47,6 +47,15 @@ class Argument:
         return not self.flag
 
 
+SETTINGS = Argument(
+    "settings",
+    "a setting of the store that its files do not contain; can be repeated",
+    "--set",
+    kind=Kind.TABLE,
+    metavar="KEY=VALUE",
+)
+
+
 class OutputUse(Enum):
     """Whether a job writes files: never, if it is given a place, or always."""
 

@@ -35,7 +35,7 @@ import pyarrow as pa
 from tallystick.spark.index_files import geometry_of
 from tallystick.spark.jobs.audit import LAG_MS, last_store_ms
 from tallystick.spark.jobs.findings import SETTLED
-from tallystick.spark.jobs.job import CLEAN, DAMAGE, DIFFERENCES, Argument, Job, Kind, OutputUse, Summary
+from tallystick.spark.jobs.job import CLEAN, DAMAGE, DIFFERENCES, SETTINGS, Job, OutputUse, Summary
 from tallystick.spark.jobs.rebuild_compare import Comparison, Snapshot, compare
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import ASIDE, FolderOutput, Output
@@ -512,15 +512,7 @@ JOB = Job(
     text=_rebuild_text,
     figures=_figures,
     message=_message,
-    arguments=(
-        Argument(
-            "settings",
-            "a setting of the store; can be repeated",
-            "--set",
-            kind=Kind.TABLE,
-            metavar="KEY=VALUE",
-        ),
-    ),
+    arguments=(SETTINGS,),
     output=OutputUse.OPTIONAL,
     output_help="folder or s3://bucket/prefix for the result; without it the job only compares",
     verdict=_verdict,

@@ -2,7 +2,7 @@
 
 The chain of a slot leads from the newest entry, which the slot contains, back to the first. So the previous entry of
 the chain is always the newest one of this slot so far. The check does not report missing entries: RocketMQ itself
-leaves parts of the log without index entries after a kill.
+leaves parts of the log without index entries after a kill. It reports an index that has no file at all.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import sys
 from array import array
+from collections.abc import Collection
 from pathlib import Path
 
 from tallystick.store.findings import Report
@@ -31,15 +32,27 @@ from tallystick.store.verify.queues import Derived
 _PROGRESS_ENTRIES = 1 << 16
 
 
-def check_index(derived: Derived, geometry: IndexGeometry | None, durable_timestamp_ms: int) -> None:
+def has_index_files(root: Path) -> bool:
+    folder = root / "index"
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def check_index(
+    derived: Derived,
+    geometry: IndexGeometry | None,
+    durable_timestamp_ms: int,
+    records_with_keys: int = 0,
+    only: Collection[Path] | None = None,
+) -> None:
     """Checks all index files. After a kill, faults in files that end after `durable_timestamp_ms` are only notes: the
     next start builds them again.
 
-    `geometry`: from the settings; None: determine it from the files.
+    `geometry`: from the settings; None: determine it from the files. `records_with_keys`: of the log, if there are no
+    index files. `only`: the files whose entries are compared; the others were already found to be sound.
     """
     folder = derived.root / "index"
     report = derived.report
-    _check_missing(derived, folder)
+    check_missing(derived, records_with_keys, repairable=not report.clean)
     ended_ms = None
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         report.index_files += 1
@@ -47,34 +60,54 @@ def check_index(derived: Derived, geometry: IndexGeometry | None, durable_timest
             report.add_damage(path, 0, f"an index file of {path.stat().st_size} bytes")
             continue
         with ReadMap(path) as data:
-            unread = data.unread()
-            for at, size in unread:
-                report.add_damage(path, at, f"{UNREADABLE} ({size} bytes)")
-            if unread:
-                continue  # entries refer to each other: the others cannot be checked
             header = IndexHeader(*INDEX_HEADER.unpack_from(data))
-            repairable = not report.clean and header.end_timestamp_ms > durable_timestamp_ms
-            found = geometry or IndexGeometry.of_file(data)
-            if found is None:
-                if header.next_entry > 1:
-                    report.add(path, 0, "slots and entries do not fit the header", repairable=repairable)
-                continue
-            if len(data) != found.file_bytes:
-                report.add(path, 0, f"has {len(data)} bytes instead of {found.file_bytes}", repairable=repairable)
-                continue
-            report.index_slots, report.index_entries_max = found
-            _IndexCheck(derived, path, data, found, header, repairable, ended_ms).run()
+            if only is None or path in only:
+                _check_file(derived, path, data, header, geometry, durable_timestamp_ms, ended_ms)
             ended_ms = header.end_timestamp_ms
 
 
-def _check_missing(derived: Derived, folder: Path) -> None:
-    """Reports files that are listed in `tally-queues` and missing, although the log has their records."""
-    table = QueueTable.load(derived.root)
-    if table is None or table.lock_ns != lock_time_ns(derived.root):
+def _check_file(
+    derived: Derived,
+    path: Path,
+    data: ReadMap,
+    header: IndexHeader,
+    geometry: IndexGeometry | None,
+    durable_timestamp_ms: int,
+    ended_ms: int | None,
+) -> None:
+    """`ended_ms`: the end of the file before it."""
+    report = derived.report
+    unread = data.unread()
+    for at, size in unread:
+        report.add_damage(path, at, f"{UNREADABLE} ({size} bytes)")
+    if unread:
+        return  # entries refer to each other: the others cannot be checked
+    repairable = not report.clean and header.end_timestamp_ms > durable_timestamp_ms
+    found = geometry or IndexGeometry.of_file(data)
+    if found is None:
+        if header.next_entry > 1:
+            report.add(path, 0, "slots and entries do not fit the header", repairable=repairable)
         return
-    for name, end in table.index_files:
-        if end >= derived.report.min_pos and not (folder / name).exists():
-            derived.report.add_damage(folder / name, 0, "the index file is missing")
+    if len(data) != found.file_bytes:
+        report.add(path, 0, f"has {len(data)} bytes instead of {found.file_bytes}", repairable=repairable)
+        return
+    report.index_slots, report.index_entries_max = found
+    _IndexCheck(derived, path, data, found, header, repairable, ended_ms).run()
+
+
+def check_missing(derived: Derived, records_with_keys: int, *, repairable: bool) -> None:
+    """Reports files that are listed in `tally-queues` and missing, although the log has their records. Without such a
+    list, reports an index that has no file although the log has records with keys. `repairable`: the next start builds
+    it."""
+    folder = derived.root / "index"
+    table = QueueTable.load(derived.root)
+    if table is not None and table.lock_ns == lock_time_ns(derived.root):
+        for name, end in table.index_files:
+            if end >= derived.report.min_pos and not (folder / name).exists():
+                derived.report.add_damage(folder / name, 0, "the index file is missing")
+    elif records_with_keys:
+        reason = f"the index has no file, the log has {records_with_keys} records with keys"
+        derived.report.add(folder, 0, reason, repairable=repairable)
 
 
 class _IndexCheck:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +22,15 @@ from tallystick.store.formats.mapped import UNREADABLE
 from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE, MAX_EXT_ADDRESS, UNIT, units_written
 from tallystick.store.formats.record import Record
 from tallystick.store.formats.segment_files import SegmentFiles
+from tallystick.store.settings import StoreSettings
 
 REMOVED_TOPIC = "its topic was removed"
-_EXT_UNIT = struct.Struct(">hqqh")
+EXT_UNIT = struct.Struct(">hqqh")
 _EMPTY = (0, 0, 0)
 _BLANK = (0, BLANK_UNIT_SIZE, 0)
 _NOT_ZERO = re.compile(rb"[^\0]")
+_RARE = 1
+"""A delay that only this many units of a level have is not one of its setting, if other units have another one."""
 
 Unit = tuple[int, int, int]
 
@@ -51,6 +55,13 @@ class QueueOfLog:
         if repairable and self.repairable_offset < 0:
             self.repairable_offset = offset
         return f"queue offset {offset} follows {before}" if before >= 0 and offset != before + 1 else ""
+
+    def joined(self, later: QueueOfLog) -> QueueOfLog:
+        """This queue's records, followed by those of a later part of the log."""
+        if self.records == 0 or later.first_offset <= self.last_offset:
+            return later
+        repairable = self.repairable_offset if self.repairable_offset >= 0 else later.repairable_offset
+        return QueueOfLog(self.records + later.records, self.first_offset, later.last_offset, repairable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +116,23 @@ def _last_unit(files: SegmentFiles, start: int) -> Unit | None:
     return UNIT.unpack_from(data, (count - 1) * UNIT.size) if count else None
 
 
-def check_queues(derived: Derived, in_log: dict[tuple[str, int], QueueOfLog], topics: frozenset[str] | None) -> None:
-    """Checks all queues. `topics`: the existing topics, None if unknown; a removed topic needs no queues."""
+def check_queues(
+    derived: Derived,
+    in_log: Mapping[tuple[str, int], QueueOfLog],
+    topics: frozenset[str] | None,
+    delay_levels_ms: Sequence[int] | None = None,
+    only: Collection[tuple[str, int]] | None = None,
+) -> None:
+    """Checks all queues. `topics`: the existing topics, None if unknown; a removed topic needs no queues.
+
+    `delay_levels_ms`: the store's delays by level, if they are known. `only`: the queues whose units are compared; the
+    others were already found to be sound.
+    """
     folders = {(topic, queue): folder for topic, queue, folder in queue_folders(derived.root)}
-    delays: dict[int, int] = {}
+    delays = DelayLevels(delay_levels_ms)
     for number, ((topic, queue), folder) in enumerate(folders.items()):
+        if only is not None and (topic, queue) not in only:
+            continue
         if derived.progress:
             derived.progress("queues", number, len(folders))
         with ExitStack() as stack:
@@ -119,6 +142,8 @@ def check_queues(derived: Derived, in_log: dict[tuple[str, int], QueueOfLog], to
             check = _QueueCheck(derived, topic, queue, files, extension, delays)
             check.run(in_log.get((topic, queue)))
             derived.ends[topic, queue] = check.sound_end
+    for path, at, reason in delays.faults():
+        derived.report.add_damage(path, at, reason)
     for (topic, queue), wanted in in_log.items():
         if (topic, queue) not in folders:
             path = derived.root / "consumequeue" / topic / str(queue)
@@ -128,9 +153,50 @@ def check_queues(derived: Derived, in_log: dict[tuple[str, int], QueueOfLog], to
             derived.report.add(path, 0, reason + (f" ({REMOVED_TOPIC})" if removed else ""), repairable=repairable)
 
 
-class _QueueCheck:
-    """`delays`: the delay of each level, from the first unit of that level."""
+class DelayLevels:
+    """Judges the delays in the units of delayed messages: the time of delivery minus the time of storing.
 
+    The delay of a level is a setting. Where it is unknown, the units of a level show it: a damaged unit has a delay of
+    its own, and the delays of a setting (also of one that was changed) stand in several units. All delays are whole
+    seconds.
+    """
+
+    def __init__(self, settings_ms: Sequence[int] | None = None) -> None:
+        self._settings_ms = settings_ms
+        self._counts: dict[int, Counter[int]] = {}
+        self._rare: dict[tuple[int, int], list[tuple[Path, int, int, int]]] = {}
+
+    def add(self, level: int, delay_ms: int, path: Path, at: int, offset: int, pos: int) -> None:
+        """Takes the delay of unit `offset`, at byte `at` of the file, whose record is at `pos` of the log."""
+        counts = self._counts.setdefault(level, Counter())
+        counts[delay_ms] += 1
+        if counts[delay_ms] <= _RARE:
+            self._rare.setdefault((level, delay_ms), []).append((path, at, offset, pos))
+        else:
+            self._rare.pop((level, delay_ms), None)
+
+    def faults(self) -> Iterator[tuple[Path, int, str]]:
+        """The units with a wrong delay: file, byte, reason."""
+        for level, counts in self._counts.items():
+            for delay_ms in wrong_delays(level, counts, self._settings_ms):
+                usual = [str(each) for each in counts if each != delay_ms]
+                others = f", other messages of level {level} wait {usual[0]} ms" if usual else ""
+                for path, at, offset, pos in self._rare.get((level, delay_ms), ()):
+                    yield path, at, f"unit {offset} makes the message at {pos} wait {delay_ms} ms{others}"
+
+
+def wrong_delays(level: int, counts: Mapping[int, int], settings_ms: Sequence[int] | None) -> list[int]:
+    """Which delays of a level's units are wrong. `counts`: number of units by delay; `settings_ms`: the delays of the
+    levels, None if unknown."""
+    expected = StoreSettings().delay_levels_ms() if settings_ms is None else settings_ms
+    set_to = expected[min(level, len(expected)) - 1] if expected else 0
+    usual = {delay for delay, count in counts.items() if count > _RARE}
+    if settings_ms is not None or set_to in counts:
+        usual.add(set_to)
+    return [delay for delay in counts if delay not in usual and (usual or delay < 0 or delay % 1000 or len(counts) > 1)]
+
+
+class _QueueCheck:
     def __init__(
         self,
         derived: Derived,
@@ -138,7 +204,7 @@ class _QueueCheck:
         queue: int,
         files: SegmentFiles,
         extension: SegmentFiles,
-        delays: dict[int, int],
+        delays: DelayLevels,
     ) -> None:
         self.derived = derived
         self.report = derived.report
@@ -210,17 +276,17 @@ class _QueueCheck:
         pos, size, _ = unit
         reason, repairable = "", False
         if pos < 0 or size <= 0:
-            reason = f"no unit: position {pos}, size {size}"
+            reason = f"is not valid: position {pos}, size {size}"
         elif pos >= self.report.min_pos:  # otherwise the record has expired
             if pos + size > self.report.end_pos:
                 reason = f"names a record at {pos}, the log ends at {self.report.end_pos}"
                 repairable = not self.report.clean
             else:
-                reason = self._compare(offset, unit)
+                reason = self._compare(path, at, offset, unit)
                 if not reason and pos <= self.last_pos:
                     reason = f"names the record at {pos} after the one at {self.last_pos}"
         if reason:
-            self.report.add(path, at, reason, repairable=repairable)
+            self.report.add(path, at, f"unit {offset} {reason}", repairable=repairable)
         self.first_offset = offset if self.first_offset < 0 else self.first_offset
         self.last_offset = offset
         if not reason:
@@ -228,7 +294,7 @@ class _QueueCheck:
             self.last_pos = max(self.last_pos, pos)
             self.named += self.wanted is not None and offset >= self.wanted.first_offset
 
-    def _compare(self, offset: int, unit: Unit) -> str:
+    def _compare(self, path: Path, at: int, offset: int, unit: Unit) -> str:
         pos, size, code = unit
         record, reason = self.derived.record_at(pos)
         if record is None:
@@ -238,19 +304,19 @@ class _QueueCheck:
         if not has_queue_unit(record):
             return f"names a prepared or rolled-back record at {pos}"
         if record.queue_offset != offset:
-            return f"is unit {offset}, the record at {pos} has queue offset {record.queue_offset}"
+            return f"names the record at {pos}, which has queue offset {record.queue_offset}"
         if record.size != size:
             return f"says {size} bytes, the record at {pos} has {record.size}"
-        return self._compare_code(record, code)
+        return self._compare_code(path, at, offset, record, code)
 
-    def _compare_code(self, record: Record, code: int) -> str:
+    def _compare_code(self, path: Path, at: int, offset: int, record: Record, code: int) -> str:
         if code <= MAX_EXT_ADDRESS:
             address = code + (1 << 63)
-            data = self.extension.read(address, _EXT_UNIT.size)
+            data = self.extension.read(address, EXT_UNIT.size)
             if data is None:
                 return f"names an extension unit at {address}, which is not there"
-            size, code, store_ms, map_bytes = _EXT_UNIT.unpack(data)
-            if size != _EXT_UNIT.size + max(0, map_bytes):
+            size, code, store_ms, map_bytes = EXT_UNIT.unpack(data)
+            if map_bytes < 0 or size != EXT_UNIT.size + map_bytes:
                 return f"names an extension unit at {address} that is not valid (size {size}, map {map_bytes})"
             if store_ms != record.store_timestamp_ms:
                 wanted_ms = record.store_timestamp_ms
@@ -258,10 +324,9 @@ class _QueueCheck:
         properties = record.property_table()
         level = delay_level(record, properties)
         if level > 0:
-            # The delay of a level is a setting, the same for all queues of a store.
-            wanted = record.store_timestamp_ms + self.delays.setdefault(level, code - record.store_timestamp_ms)
-        else:
-            wanted = tags_code(record, properties, ())
+            self.delays.add(level, code - record.store_timestamp_ms, path, at, offset, record.pos)
+            return ""
+        wanted = tags_code(record, properties, ())
         return "" if code == wanted else f"has tags code {code}, the record at {record.pos} has {wanted}"
 
     def _missing(self, wanted: QueueOfLog) -> None:

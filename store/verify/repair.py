@@ -42,6 +42,7 @@ from tallystick.store.replace_file import replace_file
 from tallystick.store.settings import StoreSettings
 from tallystick.store.tables import JsonTable
 from tallystick.store.verify.dump import committed_end, overridden, settings_of
+from tallystick.store.verify.log import LEFT_OVER, TORN_TAIL
 from tallystick.store.verify.log_loss import LogLoss, loss_of_cut
 from tallystick.store.verify.repair_plan import (
     MEMBER_ADVICE,
@@ -52,7 +53,7 @@ from tallystick.store.verify.repair_plan import (
     RepairPlan,
     plan_of,
 )
-from tallystick.store.verify.report import LEFT_OVER, TORN_TAIL, VerifyError, verify
+from tallystick.store.verify.report import Known, VerifyError, verify
 from tallystick.store.verify.tables import SCRUB_NAME, table_faults
 
 
@@ -121,7 +122,14 @@ class StoreRepair:
         """Checks the whole store. Raises VerifyError, OSError."""
         ends: dict[tuple[str, int], int] = {}
         folder = Path(self._overrides["storePathCommitLog"]) if "storePathCommitLog" in self._overrides else None
-        report = verify(self.root, log_folder=folder, progress=progress, queue_ends=ends, unfinished=self._restoring)
+        report = verify(
+            self.root,
+            log_folder=folder,
+            known=Known.of(self._overrides),
+            progress=progress,
+            queue_ends=ends,
+            unfinished=self._restoring,
+        )
         faults = table_faults(self.root)
         tables = {each.path: each.backup for each in faults if each.path.suffix == ".json"}
         note = self._note()

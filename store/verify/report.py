@@ -18,37 +18,29 @@ truncation.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 
 from tallystick.store import tables
 from tallystick.store.engine.restoring import why_incomplete
 from tallystick.store.engine.written_end import written_end
 from tallystick.store.findings import FindingKind, Progress, Report
 from tallystick.store.formats.checkpoint import CHECKPOINT_BYTES, StoreCheckpoint
-from tallystick.store.formats.derive import has_queue_unit
 from tallystick.store.formats.file_sizes import FileSizes
-from tallystick.store.formats.ledger_format import (
-    ENTRY_HEADER_BYTES,
-    UNIT_BYTES,
-    EntryHeader,
-    IndexUnit,
-    LedgerFormatError,
-    chain_crc,
-)
-from tallystick.store.formats.log_walk import Step, StepKind, durable_segment, resync, walk
+from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES, EntryHeader
+from tallystick.store.formats.log_walk import durable_segment
 from tallystick.store.formats.progress import ProgressMark
 from tallystick.store.formats.queue_format import IndexGeometry
 from tallystick.store.formats.queue_table import QueueTable
-from tallystick.store.formats.segment_files import SegmentFiles
-from tallystick.store.verify.index import check_index
+from tallystick.store.formats.segment_files import SegmentFiles, segment_start
+from tallystick.store.settings import StoreSettings
+from tallystick.store.verify.dump import overridden
+from tallystick.store.verify.index import check_index, check_missing, has_index_files
+from tallystick.store.verify.log import Layout, LogCheck
 from tallystick.store.verify.queues import Derived, QueueOfLog, check_queues, end_known_to_queues
 from tallystick.store.verify.tables import table_faults
-
-TORN_TAIL = "a torn last write"
-LEFT_OVER = "left over after the log's end"
-"""Text of notes about bytes behind the log's end; the next start truncates them."""
-_PROGRESS_BYTES = 8 << 20
 
 
 class VerifyError(Exception):
@@ -56,63 +48,183 @@ class VerifyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
-    log: Path
-    entry_header_bytes: int = 0
-    ledger_index: Path | None = None
+class Known:
+    """Settings of a store that its files do not contain, as far as they are known."""
+
+    delay_levels_ms: tuple[int, ...] | None = None
+    index_geometry: IndexGeometry | None = None
+    index_enabled: bool = True
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Known:
+        """`given`: settings by RocketMQ's names, as text; a check does not need most of them. SettingsError."""
+        chosen = overridden(StoreSettings(), given)
+        has_geometry = {"maxHashSlotNum", "maxIndexNum"} <= given.keys()
+        return cls(
+            chosen.delay_levels_ms() if "messageDelayLevel" in given else None,
+            IndexGeometry(chosen.maxHashSlotNum, chosen.maxIndexNum) if has_geometry else None,
+            chosen.messageIndexEnable,
+        )
+
+
+class Verification:
+    """The parts of a check of one store, for `verify` and for audits, which find out in another way what is sound.
+
+    `report` gets what the parts find. A context manager. Raises VerifyError, OSError. `open_log`: opens the segments of
+    the log; `clean`: whether the last stop was in order.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        log_folder: Path | None = None,
+        known: Known = Known(),
+        progress: Progress | None = None,
+        open_log: Callable[[Path, int | None], SegmentFiles] = SegmentFiles,
+        known_end: int | None = None,
+    ) -> None:
+        self.root = root
+        self.known = known
+        self.layout = layout = _layout(root, log_folder)
+        self.sizes = FileSizes.of(root)
+        self.report = report = Report(str(root), clean=not (root / "abort").exists())
+        report.layout = str(layout.log.relative_to(root)) if layout.log.is_relative_to(root) else str(layout.log)
+        self.log = log = open_log(layout.log, self.sizes.log_segment_bytes)
+        report.log_segment_bytes, report.segments = log.segment_bytes, len(log.starts)
+        report.min_pos = report.end_pos = log.first
+        self.checkpoint = StoreCheckpoint.load(root / "checkpoint")
+        self.known_end = end_known_to_queues(root) if known_end is None else known_end
+        if report.clean or layout.entry_header_bytes:  # after any stop, dledger's layout is dispatched from the queues
+            self.repairable_from = self.known_end
+        else:
+            self.repairable_from = durable_segment(log, self.checkpoint.min_timestamp_ms, 0)
+        self._progress = progress
+        self.queue_ends: dict[tuple[str, int], int] = {}
+
+    def __enter__(self) -> Verification:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.log.close()
+
+    def check_segments(self, below: int | None = None) -> None:
+        """Reports files that are no segments of the log, or have a wrong length, and gaps between the files.
+
+        `below`: only segments that begin below this position; a broker may be creating the others.
+        """
+        for path, reason in self.log.strange:
+            start = segment_start(path.name)
+            if below is None or start is None or start < below:
+                self.report.add_damage(path, 0, reason)
+        for start in self.log.gaps:
+            self.report.add_damage(self.log.path(start), 0, "the segment before this one is missing")
+
+    def log_check(
+        self,
+        begin: int | None = None,
+        end: int | None = None,
+        before: EntryHeader | None = None,
+        *,
+        count_keys: bool = False,
+    ) -> LogCheck:
+        """A check of the log, or of a part of it."""
+        return LogCheck(
+            self.log,
+            self.layout,
+            self.report,
+            self.known_end,
+            self.repairable_from,
+            self._progress,
+            _written_end(self.root, self.log, self.layout),
+            begin=begin,
+            end=end,
+            before=before,
+            count_keys=count_keys,
+        )
+
+    def check_queues(
+        self, in_log: Mapping[tuple[str, int], QueueOfLog], only: Collection[tuple[str, int]] | None = None
+    ) -> None:
+        """Compares the queues, or `only` these, with the records of the log."""
+        derived = self._derived()
+        check_queues(derived, in_log, _topics(self.root), self.known.delay_levels_ms, only)
+        self.queue_ends |= derived.ends
+
+    @property
+    def index_geometry(self) -> IndexGeometry | None:
+        """The geometry of the index files, if it is known without them."""
+        return self.known.index_geometry or self.sizes.index
+
+    def check_index(self, records_with_keys: int, only: Collection[Path] | None = None) -> None:
+        """Compares the index files, or `only` the entries of these, with the records of the log."""
+        check_index(
+            self._derived(),
+            self.index_geometry,
+            self.checkpoint.index_timestamp_ms,
+            records_with_keys if self.known.index_enabled else 0,
+            only,
+        )
+
+    def check_missing_index(self, records_with_keys: int) -> None:
+        """Checks only whether files of the index are missing, in a store that a broker uses."""
+        check_missing(self._derived(), records_with_keys if self.known.index_enabled else 0, repairable=False)
+
+    def check_small_files(self, *, live: bool = False) -> None:
+        """Checks the checkpoint, the tables, and the files of progress. `live`: a broker may be writing the checkpoint
+        and the files of progress."""
+        if not live:
+            _check_checkpoint(self.root / "checkpoint", self.checkpoint, self.report)
+        for fault in table_faults(self.root):
+            if fault.kind is FindingKind.DAMAGE:
+                self.report.add_damage(fault.path, 0, fault.reason)
+            elif not live:
+                self.report.add_note(fault.path, 0, fault.reason, fault.kind)
+
+    def _derived(self) -> Derived:
+        return Derived(
+            self.root,
+            self.log,
+            self.layout.entry_header_bytes,
+            self.report,
+            self.repairable_from,
+            self._progress,
+            self.sizes.queue_segment_bytes,
+        )
 
 
 def verify(
     root: Path,
     *,
     log_folder: Path | None = None,
-    index_geometry: IndexGeometry | None = None,
+    known: Known = Known(),
     progress: Progress | None = None,
     queue_ends: dict[tuple[str, int], int] | None = None,
     unfinished: bool = False,
 ) -> Report:
     """Checks the store in `root`. Raises VerifyError if there is no store; OSError if it cannot be read.
 
-    `log_folder`: where the log is if not in the store (storePathCommitLog). `index_geometry`: maxHashSlotNum and
-    maxIndexNum, if known; otherwise they are determined from the files or the progress mark. `queue_ends` gets the
-    offset behind the last trustworthy unit of each queue. `unfinished`: the caller restores or converts the store.
+    `log_folder`: where the log is if not in the store (storePathCommitLog). `known`: settings that the files do not
+    contain; what is unknown is determined from the files. `queue_ends` gets the offset behind the last trustworthy unit
+    of each queue. `unfinished`: the caller restores or converts the store.
     """
     if not unfinished and (reason := why_incomplete(root)):
         raise VerifyError(reason)
-    sizes = FileSizes.of(root)
-    report = Report(str(root), clean=not (root / "abort").exists())
-    layout = _layout(root, log_folder)
-    report.layout = str(layout.log.relative_to(root)) if layout.log.is_relative_to(root) else str(layout.log)
-    checkpoint = StoreCheckpoint.load(root / "checkpoint")
-    with SegmentFiles(layout.log, sizes.log_segment_bytes) as log:
-        for path, reason in log.strange:
-            report.add_damage(path, 0, reason)
-        for start in log.gaps:
-            report.add_damage(log.path(start), 0, "the segment before this one is missing")
-        known_end = end_known_to_queues(root)
-        repairable_from = known_end if report.clean else durable_segment(log, checkpoint.min_timestamp_ms, 0)
-        if layout.entry_header_bytes:
-            repairable_from = known_end  # after any stop, dledger's layout is dispatched from what the queues know
-        in_log = _LogCheck(
-            log, layout, report, known_end, repairable_from, progress, _written_end(root, log, layout)
-        ).run()
-        derived = Derived(
-            root, log, layout.entry_header_bytes, report, repairable_from, progress, sizes.queue_segment_bytes
-        )
-        check_queues(derived, in_log, _topics(root))
-        check_index(derived, index_geometry or sizes.index, checkpoint.index_timestamp_ms)
+    with Verification(root, log_folder=log_folder, known=known, progress=progress) as check:
+        check.check_segments()
+        in_log = check.log_check(count_keys=not has_index_files(root))
+        queues = in_log.run()
+        check.check_queues(queues)
+        check.check_index(in_log.records_with_keys)
+        check.check_small_files()
         if queue_ends is not None:
-            queue_ends |= derived.ends
-    _check_checkpoint(root / "checkpoint", checkpoint, report)
-    for fault in table_faults(root):
-        if fault.kind is FindingKind.DAMAGE:
-            report.add_damage(fault.path, 0, fault.reason)
-        else:
-            report.add_note(fault.path, 0, fault.reason, fault.kind)
-    return report
+            queue_ends |= check.queue_ends
+        return check.report
 
 
-def _layout(root: Path, log_folder: Path | None) -> _Layout:
+def _layout(root: Path, log_folder: Path | None) -> Layout:
     if not root.is_dir():
         raise VerifyError(f"{root} is no folder")
     ledgers = sorted(path for path in root.glob("dledger-*/data") if path.is_dir())
@@ -122,152 +234,11 @@ def _layout(root: Path, log_folder: Path | None) -> _Layout:
     if not folder.is_dir():
         raise VerifyError(f"{root} is no store: neither commitlog nor dledger-*/data is in it")
     if folder in ledgers:
-        return _Layout(folder, ENTRY_HEADER_BYTES, folder.parent / "index")
-    return _Layout(folder)
+        return Layout(folder, ENTRY_HEADER_BYTES, folder.parent / "index")
+    return Layout(folder)
 
 
-class _LogCheck:
-    def __init__(
-        self,
-        log: SegmentFiles,
-        layout: _Layout,
-        report: Report,
-        known_end: int,
-        repairable_from: int,
-        progress: Progress | None,
-        written_end: int,
-    ) -> None:
-        self.log = log
-        self.layout = layout
-        self.report = report
-        self.known_end = known_end
-        self.repairable_from = repairable_from
-        self.progress = progress
-        self.written_end = written_end
-        self.queues: dict[tuple[str, int], QueueOfLog] = {}
-        self.last_entry: EntryHeader | None = None
-
-    def run(self) -> dict[tuple[str, int], QueueOfLog]:
-        log, report = self.log, self.report
-        report.log_segment_bytes, report.segments = log.segment_bytes, len(log.starts)
-        report.min_pos = report.end_pos = log.first
-        ledger_index = SegmentFiles(self.layout.ledger_index or Path("/nonexistent"))
-        with ledger_index:
-            pos: int | None = log.first
-            while pos is not None:
-                pos = self._stretch(pos, ledger_index)
-            self._end(ledger_index)
-        return self.queues
-
-    def _stretch(self, pos: int, ledger_index: SegmentFiles) -> int | None:
-        """Walks to the next damage. Returns where to continue behind it; None at the log's end."""
-        next_progress = pos
-        for step in walk(self.log, pos, entry_header_bytes=self.layout.entry_header_bytes):
-            if self.progress and step.pos >= next_progress:
-                self.progress("log", step.pos - self.log.first, self.log.end - self.log.first)
-                next_progress = step.pos + _PROGRESS_BYTES
-            if step.kind in (StepKind.END, StepKind.DAMAGE):
-                return self._stop(step)
-            if step.kind is StepKind.RECORD:
-                self._record(step)
-            if step.kind is StepKind.FILLER:
-                self.report.fillers += 1
-            elif step.entry is not None:
-                self._entry(step.entry, ledger_index)
-            self.report.end_pos = step.pos + step.size
-        raise AssertionError("a walk ends with END or DAMAGE")
-
-    def _record(self, step: Step) -> None:
-        record = step.record
-        assert record is not None, "a RECORD step has one"
-        self.report.records += 1
-        newest_ms = max(self.report.last_store_timestamp_ms, record.store_timestamp_ms)  # clocks are set back
-        self.report.last_store_timestamp_ms = newest_ms
-        if has_queue_unit(record):
-            queue = self.queues.setdefault((record.topic, record.queue_id), QueueOfLog())
-            odd = queue.add(record, step.pos >= self.repairable_from)
-            if odd:  # a topic that was removed and created again counts from 0
-                self.report.add_note(*self._place(step.pos), f"{record.topic} queue {record.queue_id}: {odd}")
-
-    def _entry(self, entry: EntryHeader, ledger_index: SegmentFiles) -> None:
-        report, before = self.report, self.last_entry
-        report.ledger_entries += 1
-        self.last_entry = entry
-        if before is not None and entry.log_index != before.log_index + 1:
-            report.add_damage(*self._place(entry.pos), f"entry {entry.log_index} follows entry {before.log_index}")
-        if before is not None and entry.term < before.term:
-            report.add_damage(*self._place(entry.pos), f"term {entry.term} follows term {before.term}")
-        if before is not None and entry.log_index == before.log_index + 1:
-            self._chain(entry, before)
-        at = entry.log_index * UNIT_BYTES
-        data = ledger_index.read(at, UNIT_BYTES)
-        start = ledger_index.start_of(at)
-        if data is None or start is None:
-            report.add_damage(ledger_index.folder, 0, f"there is no file for the unit of entry {entry.log_index}")
-            return
-        try:
-            unit: IndexUnit | None = IndexUnit.decode(data)
-        except LedgerFormatError:
-            unit = None
-        if unit != IndexUnit.of(entry):
-            # dledger writes index units again at its next start, from the first one that does not fit.
-            report.add_note(ledger_index.path(start), at - start, f"the unit of entry {entry.log_index} is {unit}")
-
-    def _chain(self, entry: EntryHeader, before: EntryHeader) -> None:
-        if entry.chain_crc == 0:
-            if before.chain_crc:
-                reason = f"entry {entry.log_index} has no CRC, and the one before has"
-                self.report.add_damage(*self._place(entry.pos), reason)
-        elif chain_crc(entry.encode(), before.chain_crc) != entry.chain_crc:
-            self.report.add_damage(*self._place(entry.pos), f"the chain CRC of entry {entry.log_index} differs")
-
-    def _stop(self, step: Step) -> int | None:
-        behind = resync(self.log, step.pos, entry_header_bytes=self.layout.entry_header_bytes)
-        if step.pos < self.written_end and (behind is None or behind.pos >= self.written_end):
-            return self._damaged_end(step)
-        if step.kind is StepKind.END and behind is None:
-            return None
-        if behind is None:
-            self.report.add_note(*self._place(step.pos), f"{step.reason}: {TORN_TAIL}, the log ends here")
-            return None
-        if 0 <= self.known_end <= step.pos >= self.written_end:
-            self.report.add_note(*self._place(step.pos), f"{LEFT_OVER}: records that no queue knows")
-            return None
-        reason = step.reason if step.kind is StepKind.DAMAGE else f"{step.reason} bytes between records"
-        reason = f"{reason}; the next sound record is at {behind.pos}"
-        self.report.add_damage(*self._place(step.pos), reason, size=behind.pos - step.pos, pos=step.pos)
-        if self.report.end_pos <= behind.pos:
-            self.report.end_pos = behind.pos
-        return behind.pos
-
-    def _damaged_end(self, step: Step) -> int:
-        """No sound record shows where the damage ends. The log was written up to a known position, and continues
-        there."""
-        reason = "unwritten bytes" if step.kind is StepKind.END else step.reason
-        reason = f"{reason}; the log was written up to {self.written_end}"
-        self.report.add_damage(*self._place(step.pos), reason, size=self.written_end - step.pos, pos=step.pos)
-        self.report.end_pos = self.written_end
-        return self.written_end
-
-    def _end(self, ledger_index: SegmentFiles) -> None:
-        """Checks that dledger's index has no unit behind the last entry."""
-        if self.last_entry is None:
-            return
-        at = (self.last_entry.log_index + 1) * UNIT_BYTES
-        start = ledger_index.start_of(at)
-        data = ledger_index.read(at, UNIT_BYTES)
-        if start is not None and data is not None and data.strip(b"\0"):
-            place = ledger_index.path(start), at - start
-            self.report.add(
-                *place, f"a unit follows that of the last entry {self.last_entry.log_index}", repairable=True
-            )
-
-    def _place(self, pos: int) -> tuple[Path, int]:
-        start = self.log.start_of(pos)
-        return (self.log.folder, 0) if start is None else (self.log.path(start), pos - start)
-
-
-def _written_end(root: Path, log: SegmentFiles, layout: _Layout) -> int:
+def _written_end(root: Path, log: SegmentFiles, layout: Layout) -> int:
     if layout.entry_header_bytes:
         return -1
     return written_end(root, log.segment_bytes, log.end, ProgressMark.load(root), QueueTable.load(root))

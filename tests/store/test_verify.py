@@ -22,7 +22,7 @@ from tallystick.store.findings import Report
 from tallystick.store.formats.log_walk import StepKind, walk
 from tallystick.store.formats.queue_format import INDEX_ENTRY, INDEX_HEADER, UNIT, IndexGeometry, IndexHeader
 from tallystick.store.formats.segment_files import SegmentFiles, segment_name
-from tallystick.store.verify.report import VerifyError, verify
+from tallystick.store.verify.report import Known, VerifyError, verify
 
 Golden = Callable[[str], Path]
 
@@ -276,7 +276,7 @@ def test_an_index_header_that_counts_too_few(golden: Golden) -> None:
     root = golden("clean")
     path, _, header = index_file(root)
     patch(path, 36, struct.pack(">i", header.next_entry - 1))
-    assert not verify(root, index_geometry=IndexGeometry(500, 2000)).sound
+    assert not verify(root, known=Known(index_geometry=IndexGeometry(500, 2000))).sound
     found = verify(root).damage[0]
     assert (found.file, found.offset) == (f"index/{path.name}", 0)
     assert "slots and entries do not fit the header" in found.reason
@@ -403,9 +403,9 @@ def test_a_pause_between_two_index_files_is_no_damage(tmp_path: Path) -> None:
     files = made_store(tmp_path)
     heads = [IndexHeader(*INDEX_HEADER.unpack_from(path.read_bytes())) for path in files]
     assert any(one.begin_timestamp_ms - before.end_timestamp_ms > 1000 for before, one in pairwise(heads))
-    report = verify(tmp_path, index_geometry=GEOMETRY)
+    report = verify(tmp_path, known=Known(index_geometry=GEOMETRY))
     assert (report.damage, report.index_files) == ([], len(files))
     at = GEOMETRY.entry_at(1)
     patch(files[1], at + 12, b"\0\0\0\7")
-    file, offset, reason = only_damage(verify(tmp_path, index_geometry=GEOMETRY))
+    file, offset, reason = only_damage(verify(tmp_path, known=Known(index_geometry=GEOMETRY)))
     assert (file, offset) == (f"index/{files[1].name}", at) and "says 7 s" in reason
