@@ -26,6 +26,7 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     verify.add_argument("dir", type=Path, metavar="DIR", help="the store's folder")
     verify.add_argument("--log", type=Path, metavar="DIR", help="folder of the log, if it is elsewhere")
     verify.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    add_overrides(verify, ", such as messageDelayLevel or messageIndexEnable")
     verify.set_defaults(call=run_verify)
 
     store_repair.add_parser(kinds)
@@ -45,12 +46,14 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run_verify(args: argparse.Namespace) -> int:
     """0: sound; 1: damage found and listed; 2: could not be checked."""
-    from tallystick.store.verify.report import VerifyError, verify
+    from tallystick.store.settings import SettingsError
+    from tallystick.store.verify.report import Known, VerifyError, verify
 
     stages = StageLines()
     try:
-        report = verify(args.dir, log_folder=args.log, progress=stages.progress)
-    except (VerifyError, OSError) as error:
+        known = Known.of(overrides(args))
+        report = verify(args.dir, log_folder=args.log, known=known, progress=stages.progress)
+    except (VerifyError, SettingsError, OSError) as error:
         print(f"tally: {error}", file=sys.stderr)
         return 2
     finally:

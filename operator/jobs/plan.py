@@ -19,7 +19,7 @@ from tallystick.operator.core.names import numbers_of
 from tallystick.operator.core.node_api import NodeName
 from tallystick.operator.jobs.names import JobNames
 from tallystick.operator.jobs.sources import Choice
-from tallystick.operator.jobs.spec import ClaimOutput, Job, S3Output
+from tallystick.operator.jobs.spec import TAKE_SETTINGS, ClaimOutput, Job, S3Output
 
 VERSION = 1
 EXECUTORS_WAIT_SECONDS = 60
@@ -36,7 +36,7 @@ def plan(job: Job, choice: Choice, attempt: int, url_template: str) -> Json:
         "job": spec.job,
         "name": job.name,
         "attempt": attempt,
-        "arguments": _arguments(spec.arguments),
+        "arguments": _arguments(_with_settings(job, choice)),
         "driver": {"host": names.driver_host, "memoryMiB": spec.driver.memory_mib},
         "executor": {"cores": spec.executor.cores, "memoryMiB": spec.executor.memory_mib},
         "executorsWaitSeconds": EXECUTORS_WAIT_SECONDS,
@@ -77,6 +77,14 @@ def root(node: str) -> str:
 def _http(job: Job, node: str, url_template: str) -> str:
     name = NodeName(job.namespace, job.spec.cluster, *numbers_of(node))
     return url_template.format(node=name, namespace=job.namespace)
+
+
+def _with_settings(job: Job, choice: Choice) -> Mapping[str, Any]:
+    """Returns the arguments; those of a job that needs settings of the store also with the cluster's."""
+    arguments = job.spec.arguments
+    if job.spec.job not in TAKE_SETTINGS:
+        return arguments
+    return {**arguments, "settings": {**choice.settings, **(arguments.get("settings") or {})}}
 
 
 def _arguments(given: Mapping[str, Any]) -> Json:

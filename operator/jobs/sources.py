@@ -11,7 +11,7 @@ without any such worker gets one that mounts no volume, to run the tasks.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.members import ONE_POD, Refusal, access_modes, cluster_refusal, group_count
@@ -49,11 +49,16 @@ class Scene:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The chosen sources. `shared`: workers can mount the volume of the output. `leaders`: the nodes that lead one of
-    the chosen groups, by their status."""
+    the chosen groups, by their status. `settings`: those of the brokers that the files of their stores do not
+    contain."""
 
     sources: tuple[Source, ...]
     shared: bool = False
     leaders: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+_STORE_SETTINGS = ("messageDelayLevel", "maxHashSlotNum", "maxIndexNum", "messageIndexEnable")
 
 
 def choose(job: Job, scene: Scene) -> Choice | Refusal:
@@ -70,7 +75,9 @@ def choose(job: Job, scene: Scene) -> Choice | Refusal:
         if problem := _unreadable(job, group, members, chosen):
             return problem
         found += chosen
-    return Choice(_with_workers(job, found), _is_shared(scene), _leaders(scene, wanted))
+    config = (scene.cluster.get("spec") or {}).get("config") or {}
+    settings = {name: str(config[name]) for name in _STORE_SETTINGS if name in config}
+    return Choice(_with_workers(job, found), _is_shared(scene), _leaders(scene, wanted), settings)
 
 
 def unknown_topics(job: Job, known: frozenset[str] | None) -> Refusal | None:

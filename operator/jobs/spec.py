@@ -29,6 +29,8 @@ READ_ALL_MEMBERS = frozenset({"audit"})
 """Jobs that read every member of a group."""
 REQUIRED_ARGUMENTS = {"trace": ("key",)}
 OUTPUT_REQUIRED = frozenset({"export"})
+TAKE_SETTINGS = frozenset({"audit", "rebuild"})
+"""Jobs with the argument `settings`. They get the settings of the cluster as well."""
 
 
 class JobSpecError(ValueError):

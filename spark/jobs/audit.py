@@ -35,8 +35,8 @@ from typing import Any, Protocol, TypeVar
 
 from tallystick.spark.jobs import audit_replicas
 from tallystick.spark.jobs.audit_index import check_index
-from tallystick.spark.jobs.audit_judge import Store, judge_index, judge_log, judge_queues, judging, take
-from tallystick.spark.jobs.audit_ledger import entry_before, is_sound
+from tallystick.spark.jobs.audit_judge import Store, judge_index, judge_log, judge_order, judge_queues, judging, take
+from tallystick.spark.jobs.audit_ledger import Ends, sound_ends
 from tallystick.spark.jobs.audit_queues import Delays, Queue, QueueAudit, suspicious_ends
 from tallystick.spark.jobs.audit_replicas import replica_groups
 from tallystick.spark.jobs.findings import SETTLED, Difference, Findings
@@ -92,7 +92,8 @@ class SplitTask:
 
 @dataclass(frozen=True)
 class LogSums:
-    """What the log of a store contains. `settled_end`: the first record that may not have its unit yet."""
+    """What the log of a store contains. `settled_end`: the first record that may not have its unit yet. `entries`: the
+    first and last entry of each range that was checked, in dledger's layout. `has_unseen`: see `SplitAudit`."""
 
     records: int
     newest_ms: int
@@ -101,6 +102,8 @@ class LogSums:
     suspects: frozenset[Queue]
     seen: dict[Queue, Findings]
     delays: Delays
+    entries: list[Ends]
+    has_unseen: bool
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,9 @@ class SplitAudit:
     suspects: set[Queue] = field(default_factory=set)
     seen: dict[Queue, Findings] = field(default_factory=dict)
     delays: Delays = field(default_factory=dict)
+    entries: Ends | None = None
+    has_unseen: bool = False
+    """The scan passed records that are not sound, so that it proves nothing about the index."""
     expired_end: int = 0
     """Not 0: the file had expired when it was to be read, and with it everything before this position."""
 
@@ -227,16 +233,17 @@ def plan_audit(task: PlanTask, lag_ms: int, known: Known) -> AuditPlan:
     answered = task.of.http is not None and broker_bound(task.of.http) is not None
     live = answered or is_live(volume, lag_ms)
     whole = not live and task.committed is None
-    known_end, repairable_from = -1, _NOWHERE
+    known_end, repairable_from, segment_bytes = -1, _NOWHERE, 0
     if not live:
         try:
             known_end_of_volume = volume.named_end if task.committed is None else None
             with Verification(root, known=known, known_end=known_end_of_volume) as check:
                 known_end, repairable_from = check.known_end, check.repairable_from
+                segment_bytes = check.log.segment_bytes
         except VerifyError as error:
             raise VolumeError(str(error)) from error
     settled_ms = _now_ms() - lag_ms if live else SETTLED
-    store = Store(volume.source, volume.root, live, whole, settled_ms, known_end, repairable_from, known)
+    store = Store(volume.source, volume.root, live, whole, settled_ms, known_end, repairable_from, segment_bytes, known)
     return AuditPlan(volume, planned.splits, store)
 
 
@@ -285,19 +292,27 @@ def audit_split(task: SplitTask) -> SplitAudit:
             queues.check_deliveries(batch)
         found.records, found.queues, found.delays = scan.records, queues.queues, queues.delays
         found.suspects, found.seen = queues.suspects, queues.differences
+    if split.file_end - split.file_start < store.segment_bytes:
+        found.suspects |= found.queues.keys()  # a broker does not serve what is left of a short file
     if has_expired(split):  # also if only its queues' files were removed already: they are removed after the log's
         return SplitAudit(split.source, expired_end=split.file_end)
-    _audit_bytes(split, store, scan, found.findings)
+    _audit_bytes(split, store, scan, found)
     return found
 
 
-def _audit_bytes(split: Split, store: Store, scan: SplitScan, findings: Findings) -> None:
+def _audit_bytes(split: Split, store: Store, scan: SplitScan, found: SplitAudit) -> None:
     """Reports the damage that the scan met, and entries that are not sound, in the words of a check of the log."""
     is_ledger = split.entry_header_bytes > 0 and not split.missing
-    if not scan.damaged and (not is_ledger or is_sound(split)):
-        return
-    before = entry_before(split) if is_ledger else None
-    if judge_log(store, split.begin, split.end, before, findings):
+    if not scan.damaged:
+        found.entries = sound_ends(split) if is_ledger else None
+        if found.entries is not None or not is_ledger:
+            return
+    findings = found.findings
+    damaged, found.entries = judge_log(store, split.begin, split.end, findings)
+    if damaged > scan.damaged:  # the scan does not see damage in the header of an entry
+        found.suspects |= found.queues.keys()
+        found.has_unseen = True
+    if damaged:
         return
     for damage in scan.damage:
         at = damage.position - split.file_start
@@ -328,6 +343,8 @@ def _sums(parts: Sequence[SplitAudit], source: str) -> LogSums:
         frozenset(suspects),
         seen,
         delays,
+        [part.entries for part in parts if part.entries is not None],
+        any(part.has_unseen for part in parts),
     )
 
 
@@ -339,10 +356,11 @@ def audit_volume(task: VolumeTask) -> VolumeAudit:
     with judging(store) as check:
         report = check.report
         report.records, report.last_store_timestamp_ms = log.records, log.newest_ms
-        report.end_pos = volume.bound
         check.check_segments(below=volume.bound if store.live else None)
+        judge_order(check, log.entries)
+        report.end_pos = volume.bound
         if store.whole:
-            _audit_tail(check, volume, queues)
+            _audit_tail(check, volume, log, queues)
         elif not store.live:
             report.end_pos = check.log.end  # the bound was given, and may be any
         suspects = log.suspects | suspicious_ends(
@@ -361,22 +379,20 @@ def audit_volume(task: VolumeTask) -> VolumeAudit:
                 found.findings.merge(differences)
             check.check_missing_index(index.records_with_keys)
         else:
-            judge_index(store, check, index.files, index.records_with_keys, found.findings)
+            files = index.files
+            if log.has_unseen:
+                files = {path: files.get(path, Findings()) for path in (Path(store.root) / "index").glob("*")}
+            judge_index(store, check, files, index.records_with_keys, found.findings)
         check.check_small_files(live=store.live)
         take(store, report, found.findings)
     return found
 
 
-def _audit_tail(check: Verification, volume: Volume, queues: dict[Queue, QueueOfLog]) -> None:
+def _audit_tail(check: Verification, volume: Volume, log: LogSums, queues: dict[Queue, QueueOfLog]) -> None:
     """Checks what is behind the bound, up to the end of the files."""
-    is_ledger = check.layout.entry_header_bytes > 0
-    before = None
-    if is_ledger and (last := volume.files[-1:]):
-        name = last[0]
-        tail = Split(volume.source, name.path, name.start, name.end, volume.bound, name.end, name.entry_header_bytes)
-        before = entry_before(tail)
+    before = log.entries[-1][1] if log.entries else None
     for key, records in check.log_check(volume.bound, None, before).run().items():
-        if not is_ledger:  # a group may not have committed its entries, so that no queue has them
+        if not check.layout.entry_header_bytes:  # a group may not have committed its entries, so no queue has them
             queues[key] = queues[key].joined(records) if key in queues else records
 
 

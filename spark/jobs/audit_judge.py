@@ -7,16 +7,17 @@ costs little more where everything is sound.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path, PurePath
 
+from tallystick.spark.jobs.audit_ledger import Ends, follows
 from tallystick.spark.jobs.findings import Difference, Findings
 from tallystick.spark.presence import Segments, bring, bring_folder
 from tallystick.spark.volume import VolumeError
 from tallystick.store.findings import Finding, Report
-from tallystick.store.formats.ledger_format import EntryHeader
 from tallystick.store.formats.segment_files import is_of_log
 from tallystick.store.verify.queues import QueueOfLog
 from tallystick.store.verify.report import Known, Verification, VerifyError
@@ -31,7 +32,7 @@ class Store:
     `live`: a broker works on it, so derived files may be behind the log, and data behind the bound is not settled.
     `whole`: nothing is behind the bound. `settled_ms`: records stored from then on may not have their units and entries
     yet. `known_end`: the greatest end of a record that a queue names. `repairable_from`: the next start dispatches the
-    log again from here.
+    log again from here. `segment_bytes`: of the log; 0 if unknown.
     """
 
     source: str
@@ -41,6 +42,7 @@ class Store:
     settled_ms: int
     known_end: int
     repairable_from: int
+    segment_bytes: int
     known: Known
 
 
@@ -57,12 +59,21 @@ def judging(store: Store) -> Iterator[Verification]:
         raise VolumeError(str(error)) from error
 
 
-def judge_log(store: Store, begin: int, end: int, before: EntryHeader | None, findings: Findings) -> bool:
-    """Checks [begin, end) of the log. `before`: the entry before it, if known. Returns whether there is damage."""
+def judge_log(store: Store, begin: int, end: int, findings: Findings) -> tuple[int, Ends | None]:
+    """Checks [begin, end) of the log. Returns the number of damaged places, and the first and last entry."""
     with judging(store) as check:
-        check.log_check(begin, end, before).run()
+        log = check.log_check(begin, end)
+        log.run()
         take(store, check.report, findings)
-        return check.report.damaged > 0
+        ends = log.first_entry and log.last_entry and (log.first_entry, log.last_entry)
+        return check.report.damaged, ends
+
+
+def judge_order(check: Verification, ends: Sequence[Ends]) -> None:
+    """Checks that entries follow each other where the ranges meet that were checked one by one."""
+    for (_, before), (entry, _) in pairwise(ends):
+        if not follows(before, entry):
+            check.log_check(entry.pos, entry.pos + entry.size, before).run()
 
 
 def judge_queues(

@@ -18,40 +18,60 @@ from tallystick.store.formats.ledger_format import (
     EntryHeader,
     IndexUnit,
     LedgerFormatError,
+    chain_crc,
 )
 from tallystick.store.formats.segment_files import SegmentFiles
 
 _ENTRIES = 16384
 
 
-def is_sound(split: Split) -> bool:
-    """Whether all entries of the split are sound and follow those before it. FileNotFoundError, OSError."""
+Ends = tuple[EntryHeader, EntryHeader]
+"""The first and the last entry of a range of the log."""
+
+
+def sound_ends(split: Split) -> Ends | None:
+    """Returns the first and the last entry of the split if all its entries are sound; else None.
+    FileNotFoundError, OSError."""
     path = Path(split.path)
     bring(path, split.begin - split.file_start, split.end - split.file_start)
     with Segments(path.parent) as log, Segments(path.parent.parent / "index") as index:
         first = _header(log, split.begin)
         if first is None:
-            return False
-        before = entry_before(split, first)
-        pos, next_index = split.begin, first.log_index
-        term, chain = first.term, None
-        if before is not None:
-            next_index, term, chain = before.log_index + 1, before.term, before.chain_crc
+            return None
+        pos, next_index, term, chain, last = split.begin, first.log_index, first.term, None, b""
         while pos < split.end:
             try:
                 walked = _kernel.walk_entries(
                     path.parent, log.segment_bytes, pos, next_index, term, chain, max_entries=_ENTRIES
                 )
             except DamageError:
-                return False
-            if index.starts and not _are_in(index, next_index, walked.units):
-                return False
-            if walked.stopped is not None and walked.pos < split.end:
-                return False
-            if walked.pos == pos:
-                break
+                return None
+            units = _units_before(walked.units, split.end)
+            if index.starts and not _are_in(index, next_index, units):
+                return None
+            if walked.pos == pos or (walked.stopped is not None and walked.pos < split.end):
+                return None
+            last = units[-UNIT_BYTES:] or last
             pos, next_index, term, chain = walked.pos, walked.next_index, walked.last_term, walked.last_chain
-    return pos >= split.end
+        end = _header(log, IndexUnit.decode(last).pos) if last else None
+    return None if end is None else (first, end)
+
+
+def follows(before: EntryHeader, entry: EntryHeader) -> bool:
+    """Whether the index, term and chain of an entry continue those of the one before it."""
+    if entry.log_index != before.log_index + 1 or entry.term < before.term:
+        return False
+    if entry.chain_crc == 0:
+        return before.chain_crc == 0
+    return chain_crc(entry.encode(), before.chain_crc) == entry.chain_crc
+
+
+def _units_before(units: bytes, end: int) -> bytes:
+    """The units of entries before a position. A walk may pass it."""
+    count = len(units) // UNIT_BYTES
+    while count and IndexUnit.decode(units, (count - 1) * UNIT_BYTES).pos >= end:
+        count -= 1
+    return units[: count * UNIT_BYTES]
 
 
 def _are_in(index: SegmentFiles, first: int, units: bytes) -> bool:
@@ -65,24 +85,6 @@ def _are_in(index: SegmentFiles, first: int, units: bytes) -> bool:
             return False
         at, units = at + size, units[size:]
     return True
-
-
-def entry_before(split: Split, first: EntryHeader | None = None) -> EntryHeader | None:
-    """Returns the entry before the split, if the index names it; None: there is none, or it is damaged.
-
-    `first`: the first entry of the split, if it is known.
-    """
-    path = Path(split.path)
-    with Segments(path.parent) as log, Segments(path.parent.parent / "index") as index:
-        first = first or _header(log, split.begin)
-        if first is None or first.log_index <= 0:
-            return None
-        data = index.read((first.log_index - 1) * UNIT_BYTES, UNIT_BYTES)
-        try:
-            before = None if data is None else _header(log, IndexUnit.decode(data).pos)
-        except LedgerFormatError:
-            return None
-    return before if before is not None and before.log_index == first.log_index - 1 else None
 
 
 def _header(log: SegmentFiles, pos: int) -> EntryHeader | None:

@@ -105,6 +105,8 @@ def _step_at(log: SegmentFiles, pos: int, entry_header_bytes: int, check_crc: bo
         return Step(StepKind.DAMAGE, pos, reason=error.reason)
     if entry.pos != pos:
         return Step(StepKind.DAMAGE, pos, reason=f"the entry says that it lies at {entry.pos}")
+    if not entry.chain_crc and entry.body_crc:
+        return Step(StepKind.DAMAGE, pos, entry.size, entry=entry, reason="an entry without a chain CRC has a body CRC")
     if check_crc and entry.chain_crc and entry.size <= left:
         body = log.read(pos + ENTRY_HEADER_BYTES, entry.body_bytes)
         if body is None or zlib.crc32(body) != entry.body_crc:

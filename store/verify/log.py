@@ -32,7 +32,8 @@ class LogCheck:
 
     `known_end`: the greatest end of a record that a queue names. `written_end`: up to where the log was certainly
     written. `repairable_from`: the next start dispatches the log again from here. `before`: in dledger's layout, the
-    entry before `begin`. `count_keys`: whether to count the records with keys. `queues` and `last_entry` are results.
+    entry before `begin`. `count_keys`: whether to count the records with keys. `queues`, `first_entry` and `last_entry`
+    are results.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class LogCheck:
         self.count_keys = count_keys
         self.queues: dict[tuple[str, int], QueueOfLog] = {}
         self.last_entry = before
+        self.first_entry: EntryHeader | None = None
         self.records_with_keys = 0
 
     def run(self) -> dict[tuple[str, int], QueueOfLog]:
@@ -112,6 +114,7 @@ class LogCheck:
     def _entry(self, entry: EntryHeader, ledger_index: SegmentFiles) -> None:
         report, before = self.report, self.last_entry
         report.ledger_entries += 1
+        self.first_entry = self.first_entry or entry
         self.last_entry = entry
         if before is not None and entry.log_index != before.log_index + 1:
             report.add_damage(*self._place(entry.pos), f"entry {entry.log_index} follows entry {before.log_index}")

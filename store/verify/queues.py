@@ -320,7 +320,8 @@ class _QueueCheck:
                 return f"names an extension unit at {address} that is not valid (size {size}, map {map_bytes})"
             if store_ms != record.store_timestamp_ms:
                 wanted_ms = record.store_timestamp_ms
-                return f"names an extension unit at {address} with store time {store_ms}, the record has {wanted_ms}"
+                what = f"names an extension unit at {address} with store time {store_ms}"
+                return f"{what}, the record at {record.pos} has {wanted_ms}"
         properties = record.property_table()
         level = delay_level(record, properties)
         if level > 0:

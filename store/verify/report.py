@@ -59,7 +59,7 @@ class Known:
     def of(cls, given: Mapping[str, str]) -> Known:
         """`given`: settings by RocketMQ's names, as text; a check does not need most of them. SettingsError."""
         chosen = overridden(StoreSettings(), given)
-        has_geometry = {"maxHashSlotNum", "maxIndexNum"} <= given.keys()
+        has_geometry = given.keys() & {"maxHashSlotNum", "maxIndexNum"}
         return cls(
             chosen.delay_levels_ms() if "messageDelayLevel" in given else None,
             IndexGeometry(chosen.maxHashSlotNum, chosen.maxIndexNum) if has_geometry else None,

@@ -18,7 +18,7 @@ from tallystick.spark import jobs as folder
 from tallystick.spark.cluster.result import result_of
 from tallystick.spark.cluster.work import run_job
 from tallystick.spark.jobs import cli, registry
-from tallystick.spark.jobs.job import Job, Kind, OutputUse
+from tallystick.spark.jobs.job import SETTINGS, Job, Kind, OutputUse
 from tallystick.spark.runner import inline
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ def test_the_schema_has_the_arguments() -> None:
     for job in JOBS.values():
         for argument in job.arguments:
             text = properties[argument.name]["description"]
-            assert text.startswith(f"For {job.name}: ")
+            assert job.name in text.split(":")[0].removeprefix("For ").split(" and ")
             if argument.default is not None:
                 assert text.endswith(f"Default: {argument.default}.")
 
@@ -74,6 +74,7 @@ def test_the_schema_and_the_operator_require_what_a_job_requires() -> None:
         for job in JOBS.values()
         if any(argument.required for argument in job.arguments)
     } == operator_spec.REQUIRED_ARGUMENTS
+    assert {job.name for job in JOBS.values() if SETTINGS in job.arguments} == operator_spec.TAKE_SETTINGS
 
 
 def test_the_document_describes_each_job() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -233,3 +234,12 @@ def test_where_the_results_go(output: Json, expected: Json) -> None:
 @pytest.mark.parametrize("text", ["", "no", "[]", "{}", json.dumps({"attempt": "1"})])
 def test_what_is_no_plan(text: str) -> None:
     assert plan_of(text) is None
+
+
+@pytest.mark.parametrize(("name", "given"), [("audit", True), ("rebuild", True), ("stats", False)])
+def test_jobs_that_need_settings_get_those_of_the_cluster(name: str, given: bool) -> None:
+    """The arguments of the run override them."""
+    chosen = replace(choice(), settings={"maxIndexNum": "9", "messageDelayLevel": "1s"})
+    arguments = {"settings": {"maxIndexNum": "7"}} if given else {}
+    found = plan(job(job=name, arguments=arguments), chosen, 1, URL)["arguments"]
+    assert found == ({"settings": {"maxIndexNum": "7", "messageDelayLevel": "1s"}} if given else {})
