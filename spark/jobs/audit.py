@@ -24,9 +24,9 @@ settled:
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from html import escape
@@ -48,6 +48,7 @@ from tallystick.spark.runner import Runner
 from tallystick.spark.scan import EXPIRED, SplitScan, Wanted, has_expired
 from tallystick.spark.splits import Split, plan
 from tallystick.spark.volume import Volume, VolumeError
+from tallystick.store import clock
 from tallystick.store.engine.lock import StoreLockedError, check_unlocked
 from tallystick.store.formats.derive import SCHEDULE_TOPIC
 from tallystick.store.settings import SettingsError
@@ -242,7 +243,7 @@ def plan_audit(task: PlanTask, lag_ms: int, known: Known) -> AuditPlan:
                 segment_bytes = check.log.segment_bytes
         except VerifyError as error:
             raise VolumeError(str(error)) from error
-    settled_ms = _now_ms() - lag_ms if live else SETTLED
+    settled_ms = clock.wall_ms() - lag_ms if live else SETTLED
     store = Store(volume.source, volume.root, live, whole, settled_ms, known_end, repairable_from, segment_bytes, known)
     return AuditPlan(volume, planned.splits, store)
 
@@ -259,11 +260,7 @@ def is_live(volume: Volume, lag_ms: int) -> bool:
         return True
     except OSError:
         pass  # a file system without locks
-    return last_store_ms(volume) > _now_ms() - lag_ms
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return last_store_ms(volume) > clock.wall_ms() - lag_ms
 
 
 def last_store_ms(volume: Volume) -> int:
@@ -304,11 +301,17 @@ def _audit_bytes(split: Split, store: Store, scan: SplitScan, found: SplitAudit)
     """Reports the damage that the scan met, and entries that are not sound, in the words of a check of the log."""
     is_ledger = split.entry_header_bytes > 0 and not split.missing
     if not scan.damaged:
-        found.entries = sound_ends(split) if is_ledger else None
+        with suppress(FileNotFoundError):
+            found.entries = sound_ends(split) if is_ledger else None
         if found.entries is not None or not is_ledger:
             return
     findings = found.findings
-    damaged, found.entries = judge_log(store, split.begin, split.end, findings)
+    try:
+        damaged, found.entries = judge_log(store, split.begin, split.end, findings)
+    except FileNotFoundError:
+        if not store.live:
+            raise
+        damaged = 0  # it has expired since the scan
     if damaged > scan.damaged:  # the scan does not see damage in the header of an entry
         found.suspects |= found.queues.keys()
         found.has_unseen = True

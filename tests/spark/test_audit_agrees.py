@@ -11,8 +11,13 @@ from typing import Any
 
 import pytest
 from agreement import agree, audited, patched, records_of
+from engine_lab import filled_store, small
 
+from tallystick.spark.jobs import audit
 from tallystick.spark.jobs.registry import text_of
+from tallystick.store import clock
+from tallystick.store._kernel import Door
+from tallystick.store.engine.lock import StoreLock
 from tallystick.store.formats.queue_format import MAX_EXT_ADDRESS, UNIT
 from tallystick.store.formats.segment_files import SegmentFiles, segment_name
 from tallystick.store.verify.report import verify
@@ -146,6 +151,37 @@ def test_a_damaged_delay_unit_accuses_itself(golden: Golden) -> None:
     flip(path, at + 18)
     (difference,) = agree(root)["differences"]
     assert (difference["file"], difference["offset"]) == (str(path), at)
+
+
+def test_only_a_live_store_may_be_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its lock or by the clock; and only what its newest records lack."""
+    root = filled_store(small(tmp_path / "store"), 20)
+    newest_ms = records_of(root)[-1].store_timestamp_ms
+    path = root / "consumequeue" / "T" / "1" / segment_name(0)
+    data = path.read_bytes()
+    path.write_bytes(data[: 9 * UNIT.size] + bytes(len(data) - 9 * UNIT.size))
+
+    def look(age_ms: int) -> dict[str, Any]:
+        """An audit at this time after the newest record."""
+        monkeypatch.setattr(clock, "wall_ms", lambda: newest_ms + age_ms)
+        return audited(root)
+
+    assert not look(0)["sources"][0]["live"] and not look(0)["clean"], "it was closed in order"
+    (root / "abort").touch()
+    summary = look(audit.LAG_MS - 1)
+    assert summary["sources"][0]["live"] and summary["clean"] and summary["behind"] == {"queue units": 1}
+    summary = look(audit.LAG_MS)
+    assert not summary["sources"][0]["live"] and not summary["clean"] and not summary["behind"]
+    assert [each["repairable"] for each in summary["differences"]] == [True]
+    assert text_of(summary).startswith("differences: 1, 1 of which the next start of the broker repairs\n")
+    lock = StoreLock.acquire(root, Door())
+    try:
+        summary = look(audit.LAG_MS - 1)
+        assert summary["sources"][0]["live"] and summary["behind"] == {"queue units": 1}
+        summary = look(3_600_000)
+        assert summary["sources"][0]["live"] and not summary["clean"], "its record is an hour old"
+    finally:
+        lock.release()
 
 
 def test_settings_that_the_files_do_not_contain_are_taken_as_given(golden: Golden) -> None:
