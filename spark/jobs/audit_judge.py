@@ -60,8 +60,13 @@ def judging(store: Store) -> Iterator[Verification]:
 
 
 def judge_log(store: Store, begin: int, end: int, findings: Findings) -> tuple[int, Ends | None]:
-    """Checks [begin, end) of the log. Returns the number of damaged places, and the first and last entry."""
+    """Checks [begin, end) of the log. Returns the number of damaged places, and the first and last entry.
+
+    It does not check a log in the plain layout that dledger continued in its own.
+    """
     with judging(store) as check:
+        if begin < check.log.first:
+            return 0, None
         log = check.log_check(begin, end)
         log.run()
         take(store, check.report, findings)

@@ -13,6 +13,7 @@ Source: ConsumeQueue, IndexHeader and IndexFile of RocketMQ 4.8.0.
 from __future__ import annotations
 
 import mmap
+import re
 import struct
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ assert (UNIT.size, INDEX_HEADER.size, INDEX_ENTRY.size) == (20, 40, 20), "fixed 
 
 _LOOKED_AT = 16
 """The number of slots is determined from this many of the newest entries of an index file."""
+_SIGNS = 3
+_NOT_ZERO = re.compile(rb"[^\0]")
 
 BLANK_UNIT_SIZE = 2**31 - 1
 # Below the range of tags hashes (32 bits): the unit's tags code is the address of an extension unit.
@@ -86,30 +89,35 @@ class IndexGeometry(NamedTuple):
         Wherever a file has the position of its last record, that may be the last entry. The slots tell which one is:
         each of the newest entries is reached from its slot. One alone may fit by chance: a record has several
         entries, and with fewer slots than there are, an earlier one of them gets the last number. With few entries all
-        of them may fit by chance; then the first entry decides, which has the position of the first record.
+        of them may fit by chance; then it decides what stands before the first entry and behind the last one.
         """
         header = IndexHeader(*INDEX_HEADER.unpack_from(data))
         last = header.next_entry - 1
         wanted = struct.pack(">q", header.end_pos)
         at = INDEX_HEADER.size + INDEX_ENTRY.size * last
         numbers = range(max(1, last - _LOOKED_AT + 1), last + 1)
-        most, best = (len(numbers) // 2, 2), None
-        while most < (len(numbers), 2) and (at := data.find(wanted, at)) >= 0:
+        most, best = (len(numbers) // 2, _SIGNS), None
+        while most < (len(numbers), _SIGNS) and (at := data.find(wanted, at)) >= 0:
             entry_at = at - 4
             slots, rest = divmod(entry_at - INDEX_ENTRY.size * last - INDEX_HEADER.size, INDEX_SLOT.size)
             entries, more = divmod(len(data) - INDEX_HEADER.size - INDEX_SLOT.size * slots, INDEX_ENTRY.size)
             if slots > 0 and rest == more == 0 and entry_at + INDEX_ENTRY.size <= len(data):
                 geometry = cls(slots, entries)
                 reached = sum(geometry._reaches(data, number) for number in numbers)
-                if (reached, geometry._begins(data, header)) > most:
-                    most, best = (reached, geometry._begins(data, header)), geometry
+                if (reached, geometry._fits(data, header)) > most:
+                    most, best = (reached, geometry._fits(data, header)), geometry
             at += 1
         return best
 
-    def _begins(self, data: mmap.mmap, header: IndexHeader) -> int:
-        """How many signs there are that the entries begin here: the unused entry 0, and the first record's position."""
-        unused, first = self.entry_at(0), IndexEntry(*INDEX_ENTRY.unpack_from(data, self.entry_at(1)))
-        return (not any(data[unused : unused + INDEX_ENTRY.size])) + (first.pos == header.begin_pos)
+    def _fits(self, data: mmap.mmap, header: IndexHeader) -> int:
+        """How many signs there are that the entries are where this geometry has them: entry 0 is unused, the first one
+        has the first record's position, and nothing follows the last one."""
+        unused, first, behind = (self.entry_at(number) for number in (0, 1, header.next_entry))
+        # Zeros anywhere look like an entry of a record at position 0.
+        end = behind + INDEX_ENTRY.size if header.end_pos else len(data)
+        ranges = ((unused, unused + INDEX_ENTRY.size), (behind, end))
+        signs = [_NOT_ZERO.search(data, begin, stop) is None for begin, stop in ranges]
+        return sum(signs) + (IndexEntry(*INDEX_ENTRY.unpack_from(data, first)).pos == header.begin_pos)
 
     def _reaches(self, data: mmap.mmap, number: int) -> bool:
         """Whether its slot's chain leads to this entry, one of the newest: so it stands near the chain's head."""

@@ -148,9 +148,12 @@ def check_queues(
         if (topic, queue) not in folders:
             path = derived.root / "consumequeue" / topic / str(queue)
             removed = topics is not None and topic not in topics
-            repairable = removed or 0 <= wanted.repairable_offset <= wanted.first_offset
             reason = f"the queue is missing, the log has {wanted.records} messages of it"
-            derived.report.add(path, 0, reason + (f" ({REMOVED_TOPIC})" if removed else ""), repairable=repairable)
+            if removed:
+                derived.report.add_note(path, 0, f"{reason} ({REMOVED_TOPIC})")
+            else:
+                repairable = 0 <= wanted.repairable_offset <= wanted.first_offset
+                derived.report.add(path, 0, reason, repairable=repairable)
 
 
 class DelayLevels:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 
@@ -35,7 +35,7 @@ from tallystick.store.formats.progress import ProgressMark
 from tallystick.store.formats.queue_format import IndexGeometry
 from tallystick.store.formats.queue_table import QueueTable
 from tallystick.store.formats.segment_files import SegmentFiles, segment_start
-from tallystick.store.settings import StoreSettings
+from tallystick.store.settings import SettingsError, StoreSettings
 from tallystick.store.verify.dump import overridden
 from tallystick.store.verify.index import check_index, check_missing, has_index_files
 from tallystick.store.verify.log import Layout, LogCheck
@@ -58,13 +58,18 @@ class Known:
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Known:
         """`given`: settings by RocketMQ's names, as text; a check does not need most of them. SettingsError."""
-        chosen = overridden(StoreSettings(), given)
+        if unknown := given.keys() - {each.name for each in fields(StoreSettings)}:
+            raise SettingsError(min(unknown), "there is no such setting")
+        chosen = overridden(StoreSettings(), {name: text for name, text in given.items() if name in _NEEDED})
         has_geometry = given.keys() & {"maxHashSlotNum", "maxIndexNum"}
         return cls(
             chosen.delay_levels_ms() if "messageDelayLevel" in given else None,
             IndexGeometry(chosen.maxHashSlotNum, chosen.maxIndexNum) if has_geometry else None,
             chosen.messageIndexEnable,
         )
+
+
+_NEEDED = frozenset({"messageDelayLevel", "maxHashSlotNum", "maxIndexNum", "messageIndexEnable"})
 
 
 class Verification:

@@ -48,5 +48,14 @@ def test_damage_of_some_of_the_newest_entries_does_not_hide_the_geometry(entries
         assert IndexGeometry.of_file(data) == geometry, seed
 
 
+@pytest.mark.parametrize("keys", [3, 5])
+def test_the_geometry_of_a_small_file_is_found(keys: int) -> None:
+    """All entries that are looked at can have the same position; then also an earlier one seems to be the last."""
+    geometry = IndexGeometry(97, 500)
+    for seed in range(200):
+        for entries in range(keys, 3 * keys):
+            assert IndexGeometry.of_file(index_file(geometry, seed, entries, keys)) == geometry, (seed, entries)
+
+
 def test_a_file_without_entries_has_no_geometry_that_can_be_seen() -> None:
     assert IndexGeometry.of_file(mmap.mmap(-1, IndexGeometry(97, 500).file_bytes)) is None
