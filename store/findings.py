@@ -111,6 +111,8 @@ class Report:
     damaged: int = 0
     """All damage found, listed or not."""
     noted: int = 0
+    repairable: int = 0
+    """Notes that are not damage only because the next start repairs it, listed or not."""
     damage: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
     damaged_files: dict[str, str] = field(default_factory=dict)
@@ -138,6 +140,7 @@ class Report:
         repairable: bool = False,
     ) -> None:
         self.noted += 1
+        self.repairable += repairable
         if len(self.notes) < MAX_LISTED:
             self.notes.append(replace(self._finding(path, offset, reason, kind), repairable=repairable))
 

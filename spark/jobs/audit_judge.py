@@ -143,11 +143,13 @@ def take(store: Store, report: Report, findings: Findings) -> None:
     for finding in report.damage:
         findings.add(_difference(store, finding))
     findings.count += report.damaged - len(report.damage)
+    repairable = [note for note in report.notes if note.repairable]
     for note in report.notes:
         if not note.repairable:
             findings.note(_difference(store, note))
-        elif not store.live:
-            findings.add(_difference(store, note))
+    for note in () if store.live else repairable:
+        findings.add(_difference(store, note))
+    findings.count += 0 if store.live else report.repairable - len(repairable)
 
 
 def _difference(store: Store, finding: Finding) -> Difference:
