@@ -19,9 +19,10 @@ from tallystick.spark.options import ReadOptions
 from tallystick.spark.outputs import FolderOutput
 from tallystick.spark.planning import plan_sources
 from tallystick.spark.runner import inline
-from tallystick.spark.scan import Damage, DamageMetError, SplitScan
+from tallystick.spark.scan import Damage, DamageMetError, SplitScan, Wanted
 
 MISSING = "the file is missing"
+ALL = Wanted()
 COLUMNS = ["physical_offset", "size", "queue_offset", "tags"]
 
 
@@ -40,11 +41,11 @@ def options_of(root: Path) -> ReadOptions:
     return ReadOptions.parse({"path": f"n0={root}"})
 
 
-def read(root: Path, *, fail_fast: bool = False) -> tuple[list[dict[str, Any]], list[Damage]]:
+def read(root: Path, *, fail_fast: bool = False, wanted: Wanted = ALL) -> tuple[list[dict[str, Any]], list[Damage]]:
     rows, damage = [], []
-    for planned in plan_sources(options_of(root), inline):
+    for planned in plan_sources(options_of(root), inline, wanted=wanted):
         for split in planned.splits:
-            scan = SplitScan(split, COLUMNS, check_crc=True, fail_fast=fail_fast)
+            scan = SplitScan(split, COLUMNS, wanted, check_crc=True, fail_fast=fail_fast)
             rows += [row for batch in scan for row in batch.to_pylist()]
             damage += scan.damage
     return rows, damage
@@ -102,6 +103,22 @@ def test_two_lost_files_are_one_gap(root: Path) -> None:
     rows, (damage,) = read(root)
     assert (damage.position, damage.size) == (SEGMENT, 2 * SEGMENT)
     assert rows == without(whole, SEGMENT, 3 * SEGMENT)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [Wanted(topics=("T",)), Wanted(keys=("k1", "k60")), Wanted(store_times_ms=(0, 1)), Wanted(topics=("none",))],
+)
+def test_a_filter_does_not_hide_a_gap(root: Path, wanted: Wanted) -> None:
+    whole = read(root, wanted=wanted)[0]
+    for number in (1, -1):
+        segments(root)[number].unlink()
+    rows, damage = read(root, wanted=wanted)
+    assert sum(each.size for each in damage) > SEGMENT
+    lost = [(each.position, each.position + each.size) for each in damage]
+    for begin, end in lost:
+        whole = without(whole, begin, end)
+    assert rows == whole
 
 
 @pytest.mark.parametrize("lost", ["consumequeue/T/0/00000000000000000000", "consumequeue", "index", "consumequeue_ext"])
