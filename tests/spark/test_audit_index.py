@@ -19,9 +19,6 @@ from tallystick.spark.runner import inline
 from tallystick.store.formats.mapped import ReadMap
 from tallystick.store.formats.queue_format import INDEX_ENTRY, INDEX_HEADER, IndexHeader
 
-SLOT_COUNT = range(32, 36)
-"""Of the header, a counter that nothing is read by."""
-
 FIRST_SECONDS = range(GEOMETRY.entry_at(1) + 12, GEOMETRY.entry_at(1) + 16)
 """Of the oldest file: they count from the end of a file that is gone."""
 
@@ -113,9 +110,9 @@ def field_at(at: int, count: int) -> tuple[str, int | None]:
     """What stands at a byte of an index file, and the byte that a difference names. None: no difference can be seen."""
     slots_end, entries = GEOMETRY.slot_at(GEOMETRY.slots), GEOMETRY.entry_at(1)
     if at < INDEX_HEADER.size:
-        if at in SLOT_COUNT:
-            return "header", None
-        return ("header", at - at % 8) if at < 32 else ("count", 0)
+        if at >= 36:
+            return "count", 0
+        return "header", at - at % 8
     if at < slots_end:
         return "slot", at - (at - INDEX_HEADER.size) % 4
     if at < entries or at >= GEOMETRY.entry_at(count):

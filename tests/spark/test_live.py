@@ -157,5 +157,7 @@ def test_what_is_no_store(tmp_path: Path) -> None:
     assert open_volume(tmp_path).bytes == 0, "a store that was just made is empty"
     for start in (0, 200):
         (tmp_path / "commitlog" / f"{start:020d}").write_bytes(bytes(100))
-    with pytest.raises(VolumeError, match="missing"):
+    assert [file.missing for file in open_volume(tmp_path).files] == ["", "the file is missing", ""]
+    (tmp_path / "commitlog" / f"{50:020d}").write_bytes(bytes(100))
+    with pytest.raises(VolumeError, match="the file before this one ends at 100"):
         open_volume(tmp_path)
