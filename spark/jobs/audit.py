@@ -309,7 +309,7 @@ def _audit_bytes(split: Split, store: Store, scan: SplitScan, found: SplitAudit)
     try:
         damaged, found.entries = judge_log(store, split.begin, split.end, findings)
     except FileNotFoundError:
-        if not store.live:
+        if not store.may_expire:
             raise
         damaged = 0  # it has expired since the scan
     if damaged > scan.damaged:  # the scan does not see damage in the header of an entry

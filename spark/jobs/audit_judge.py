@@ -45,6 +45,11 @@ class Store:
     segment_bytes: int
     known: Known
 
+    @property
+    def may_expire(self) -> bool:
+        """Whether files can expire meanwhile: an idle broker, whose lock is not seen here, may use the store."""
+        return self.live or (Path(self.root) / "abort").exists()
+
 
 @contextmanager
 def judging(store: Store) -> Iterator[Verification]:
@@ -96,11 +101,11 @@ def judge_queues(
         for kind in ("consumequeue", "consumequeue_ext"):
             bring_folder(Path(store.root) / kind / topic / str(queue))
     before = set(_reported(check.report))
-    for part in [[queue] for queue in suspects] if store.live else [suspects]:
+    for part in [[queue] for queue in suspects] if store.may_expire else [suspects]:
         try:
             check.check_queues(records, part)
         except FileNotFoundError:
-            if not store.live:
+            if not store.may_expire:
                 raise
             # Retention removed its files, with the records that they name.
     named = {_queue_of(finding.file) for finding in _reported(check.report) if finding not in before}

@@ -157,7 +157,10 @@ class LogCheck:
         if 0 <= self.known_end <= step.pos >= self.written_end:
             self.report.add_note(*self._place(step.pos), f"{LEFT_OVER}: records that no queue knows")
             return None
-        reason = step.reason if step.kind is StepKind.DAMAGE else f"{step.reason} bytes between records"
+        if self.log.start_of(step.pos) is None:
+            reason = "no file has these bytes"
+        else:
+            reason = step.reason if step.kind is StepKind.DAMAGE else f"{step.reason} bytes between records"
         reason = f"{reason}; the next sound record is at {behind.pos}"
         self.report.add_damage(*self._place(step.pos), reason, size=behind.pos - step.pos, pos=step.pos)
         if self.report.end_pos <= behind.pos:
@@ -188,4 +191,4 @@ class LogCheck:
 
     def _place(self, pos: int) -> tuple[Path, int]:
         start = self.log.start_of(pos)
-        return (self.log.folder, 0) if start is None else (self.log.path(start), pos - start)
+        return (self.log.path(pos), 0) if start is None else (self.log.path(start), pos - start)

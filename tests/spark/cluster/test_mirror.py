@@ -211,5 +211,5 @@ def test_replicas_of_two_groups_are_compared_within_each(golden: Golden, tmp_pat
     summary = audit.run(ReadOptions.parse({"path": path}), inline)
     assert [(each["group"], each["members"]) for each in summary["replicas_compared"]] == [("a", 2), ("b", 3)]
     replicas = [each for each in summary["differences"] if each["what"] == "replicas"]
-    assert [(each["source"], each["offset"]) for each in replicas] == [("b-1", 0)]
+    assert [(each["source"], each["offset"]) for each in replicas] == [("b-1", 48 + 100)]
     assert [each["group"] for each in summary["sources"]] == ["a", "a", "b", "b", "b"]
