@@ -51,6 +51,7 @@ from tallystick.spark.volume import Volume, VolumeError
 from tallystick.store import clock
 from tallystick.store.engine.lock import StoreLockedError, check_unlocked
 from tallystick.store.formats.derive import SCHEDULE_TOPIC
+from tallystick.store.formats.segment_files import segment_start
 from tallystick.store.settings import SettingsError
 from tallystick.store.verify.queues import QueueOfLog, wrong_delays
 from tallystick.store.verify.report import Known, Verification, VerifyError
@@ -307,7 +308,10 @@ def _audit_bytes(split: Split, store: Store, scan: SplitScan, found: SplitAudit)
             return
     findings = found.findings
     try:
-        damaged, found.entries = judge_log(store, split.begin, split.end, findings)
+        # A check of the log reads nothing of a short file, so it finds the gap where the file begins.
+        start = segment_start(Path(split.path).name) if split.missing else None
+        begin = split.begin if start is None else start
+        damaged, found.entries = judge_log(store, begin, split.end, findings)
     except FileNotFoundError:
         if not store.may_expire:
             raise
