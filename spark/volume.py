@@ -134,9 +134,9 @@ def _present(log: SegmentFiles) -> Iterator[tuple[int, int]]:
     for start in log.starts:
         yield start, log.segment_bytes
     for path, _ in log.strange:
-        start = segment_start(path.name)
-        if start is not None and path.is_file() and 0 < (size := path.stat().st_size) < log.segment_bytes:
-            yield start, size
+        begin = segment_start(path.name)
+        if begin is not None and path.is_file() and 0 < (size := path.stat().st_size) < log.segment_bytes:
+            yield begin, size
 
 
 def _lost_end(root: Path, files: tuple[LogFile, ...], bound: int, named_end: int) -> int:

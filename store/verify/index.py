@@ -7,6 +7,7 @@ leaves parts of the log without index entries after a kill. It reports an index 
 
 from __future__ import annotations
 
+import errno
 import mmap
 import sys
 from array import array
@@ -77,7 +78,12 @@ def _check_file(
 ) -> None:
     """`ended_ms`: the end of the file before it."""
     report = derived.report
-    unread = data.unread()
+    try:
+        unread = data.unread()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        unread = [(0, 0)]
     for at, size in unread:
         report.add_damage(path, at, f"{UNREADABLE} ({size} bytes)")
     if unread:

@@ -207,7 +207,7 @@ def test_what_a_broker_was_about_to_write_is_no_difference(golden: Callable[[str
     options = replace(ReadOptions.parse({"path": "x"}), paths=(StorePath(place.root, "g-0"),))
     summary = audit.run(options, PlacedRunner({"g-0": place}, lambda _: Healing(["g-0"]), Progress(1)), 10_000)  # type: ignore[arg-type, return-value]
     lock.release()
-    assert steps.count("audit_split") == 1 and steps.count("audit_volume") == 2
+    assert steps.count("audit_split") == 2 and steps.count("audit_volume") == 2
     found = {each["what"] for each in summary["differences"]}
     assert found == (set() if healing else {"queue", "index"})
 
