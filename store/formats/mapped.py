@@ -9,6 +9,7 @@ The broker reads the log in the kernel, which guards these reads too. This modul
 
 from __future__ import annotations
 
+import errno
 import mmap
 from pathlib import Path
 from typing import Self
@@ -56,3 +57,13 @@ class ReadMap(mmap.mmap):
 
     def __exit__(self, kind: object, error: object, trace: object, /) -> None:
         self.close()
+
+
+def unread_ranges(data: ReadMap) -> list[tuple[int, int]]:
+    """As `ReadMap.unread`; a file of which nothing can be read is the range (0, 0). Raises OSError for other errors."""
+    try:
+        return data.unread()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return [(0, 0)]

@@ -7,16 +7,15 @@ leaves parts of the log without index entries after a kill. It reports an index 
 
 from __future__ import annotations
 
-import errno
 import mmap
 import sys
 from array import array
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tallystick.store.findings import Report
 from tallystick.store.formats.derive import index_hash, index_keys
-from tallystick.store.formats.mapped import UNREADABLE, ReadMap
+from tallystick.store.formats.mapped import UNREADABLE, ReadMap, unread_ranges
 from tallystick.store.formats.progress import lock_time_ns
 from tallystick.store.formats.queue_format import (
     INDEX_ENTRY,
@@ -55,7 +54,9 @@ def check_index(
     report = derived.report
     check_missing(derived, records_with_keys, repairable=not report.clean)
     ended_ms = None
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    geometry = geometry or _geometry_of(paths)
+    for path in paths:
         report.index_files += 1
         if path.stat().st_size < INDEX_HEADER.size:
             report.add_damage(path, 0, f"an index file of {path.stat().st_size} bytes")
@@ -63,8 +64,23 @@ def check_index(
         with ReadMap(path) as data:
             header = IndexHeader(*INDEX_HEADER.unpack_from(data))
             if only is None or path in only:
-                _check_file(derived, path, data, header, geometry, durable_timestamp_ms, ended_ms)
-            ended_ms = header.end_timestamp_ms
+                ended_ms = _check_file(derived, path, data, header, geometry, durable_timestamp_ms, ended_ms)
+            else:
+                ended_ms = header.end_timestamp_ms
+
+
+def _geometry_of(paths: Sequence[Path]) -> IndexGeometry | None:
+    """The geometry of the files, which do not contain it: it is determined from the fullest one. None: no file has
+    entries that fit its header."""
+    most, geometry = 0, None
+    for path in reversed(paths):
+        if path.stat().st_size < INDEX_HEADER.size:
+            continue
+        with ReadMap(path) as data:
+            count = IndexHeader(*INDEX_HEADER.unpack_from(data)).next_entry - 1
+            if count > most and (found := IndexGeometry.of_file(data)) is not None:
+                most, geometry = count, found
+    return geometry
 
 
 def _check_file(
@@ -75,30 +91,27 @@ def _check_file(
     geometry: IndexGeometry | None,
     durable_timestamp_ms: int,
     ended_ms: int | None,
-) -> None:
-    """`ended_ms`: the end of the file before it."""
+) -> int:
+    """`ended_ms`: the end of the file before it. Returns the end of this file: the store time of its last record."""
     report = derived.report
-    try:
-        unread = data.unread()
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        unread = [(0, 0)]
+    unread = unread_ranges(data)
     for at, size in unread:
         report.add_damage(path, at, f"{UNREADABLE} ({size} bytes)")
     if unread:
-        return  # entries refer to each other: the others cannot be checked
+        return header.end_timestamp_ms  # entries refer to each other: the others cannot be checked
     repairable = not report.clean and header.end_timestamp_ms > durable_timestamp_ms
     found = geometry or IndexGeometry.of_file(data)
     if found is None:
         if header.next_entry > 1:
             report.add(path, 0, "slots and entries do not fit the header", repairable=repairable)
-        return
+        return header.end_timestamp_ms
     if len(data) != found.file_bytes:
         report.add(path, 0, f"has {len(data)} bytes instead of {found.file_bytes}", repairable=repairable)
-        return
+        return header.end_timestamp_ms
     report.index_slots, report.index_entries_max = found
-    _IndexCheck(derived, path, data, found, header, repairable, ended_ms).run()
+    check = _IndexCheck(derived, path, data, found, header, repairable, ended_ms)
+    check.run()
+    return check.end_ms
 
 
 def check_missing(derived: Derived, records_with_keys: int, *, repairable: bool) -> None:
@@ -141,12 +154,16 @@ class _IndexCheck:
         self.record: Record | None = None
         self.reason = ""
         self.hashes: frozenset[int] = frozenset()
+        # Of the records: a wrong time in the header is one fault, and the entries are right.
+        self.begin_ms, self.end_ms = header.begin_timestamp_ms, header.end_timestamp_ms
 
     def run(self) -> None:
         header, geometry = self.header, self.geometry
         if not 0 <= header.next_entry <= geometry.entries:
             self._add(36, f"the next entry is {header.next_entry} of {geometry.entries}")
             return
+        if header.next_entry > 1:
+            self._ends()
         for number in range(1, header.next_entry):
             if self.derived.progress and number % _PROGRESS_ENTRIES == 0:
                 self.derived.progress(f"index {self.path.name}", number, header.next_entry)
@@ -156,8 +173,6 @@ class _IndexCheck:
             in_chain = self._chain(number, entry)  # also for a wrong entry: the next ones of its slot lead back to it
             if reason := self._entry(number, entry) or in_chain:
                 self._add(at, f"entry {number} {reason}")
-        if header.next_entry > 1:
-            self._ends()
         self._slots()
 
     def _ends(self) -> None:
@@ -176,6 +191,10 @@ class _IndexCheck:
                 record, _ = self.derived.record_at(pos)
                 if record is not None and record.store_timestamp_ms != timestamp_ms:
                     stored_ms = record.store_timestamp_ms
+                    if time_at:
+                        self.end_ms = stored_ms
+                    else:
+                        self.begin_ms = stored_ms
                     self._add(
                         time_at, f"the header says {timestamp_ms}, the record of entry {number} was stored {stored_ms}"
                     )
@@ -202,7 +221,7 @@ class _IndexCheck:
         if entry.key_hash not in self.hashes:
             return f"has the hash {entry.key_hash}, but no key of the record at {entry.pos} has this hash"
         # The first entry is added before the header has its time, so it counts from the end of the previous file.
-        begin_ms = self.first_from_ms if number == 1 else self.header.begin_timestamp_ms
+        begin_ms = self.first_from_ms if number == 1 else self.begin_ms
         if begin_ms is None:
             return ""
         seconds = (self.record.store_timestamp_ms - begin_ms) // 1000 if begin_ms > 0 else 0

@@ -18,7 +18,7 @@ from pathlib import Path
 from tallystick.store.findings import Progress, Report
 from tallystick.store.formats.derive import delay_level, has_queue_unit, tags_code
 from tallystick.store.formats.log_walk import StepKind, step_at
-from tallystick.store.formats.mapped import UNREADABLE
+from tallystick.store.formats.mapped import UNREADABLE, unread_ranges
 from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE, MAX_EXT_ADDRESS, UNIT, units_written
 from tallystick.store.formats.record import Record
 from tallystick.store.formats.segment_files import SegmentFiles
@@ -242,7 +242,7 @@ class _QueueCheck:
 
     def _segment(self, start: int) -> None:
         path, data = self.files.path(start), self.files.buffer(start)
-        unread = dict(data.unread())
+        unread = dict(unread_ranges(data))
         for place, size in unread.items():
             self.report.add_damage(path, place, f"{UNREADABLE} ({size} bytes)")
         at = 0

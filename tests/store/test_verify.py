@@ -277,7 +277,11 @@ def test_an_index_header_that_counts_too_few(golden: Golden) -> None:
     root = golden("clean")
     path, _, header = index_file(root)
     patch(path, 36, struct.pack(">i", header.next_entry - 1))
-    assert not verify(root, known=Known(index_geometry=IndexGeometry(500, 2000))).sound
+    for known in (Known(), Known(index_geometry=IndexGeometry(500, 2000))):
+        assert verify(root, known=known).damage[0].offset == 24
+    for other in root.glob("index/*"):
+        if other != path:
+            other.unlink()
     found = verify(root).damage[0]
     assert (found.file, found.offset) == (f"index/{path.name}", 0)
     assert "slots and entries do not fit the header" in found.reason
