@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from tallystick.store.formats.mapped import ReadMap
 
@@ -83,7 +84,7 @@ class SegmentFiles:
             if start != before + segment_bytes
         ]
 
-    def __enter__(self) -> SegmentFiles:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -6,7 +6,7 @@ And two small stores to change: one of this product's broker, and one with entri
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,7 +81,7 @@ class Place(NamedTuple):
         return bytes(data)
 
 
-def _struct(kind: str, path: Path, begin: int, names: str, sizes: tuple[int, ...], pos: int = -1) -> Iterator[Place]:
+def _struct(kind: str, path: Path, begin: int, names: str, sizes: Sequence[int], pos: int = -1) -> Iterator[Place]:
     at = begin
     for name, size in zip(names.split(), sizes, strict=True):
         yield Place(kind, name.replace("-", " "), path, at, size, begin, begin + sum(sizes), pos)
@@ -118,9 +118,9 @@ def queue_places(root: Path) -> Iterator[Place]:
         extension = root / "consumequeue_ext" / folder.relative_to(root / "consumequeue") / segment_name(0)
         at = unit[2] + (1 << 63)
         size = int.from_bytes(extension.read_bytes()[at : at + 2], "big")
-        names, sizes = "size tagsCode msgStoreTime bitMapSize", (2, 8, 8, 2)
+        names, sizes = "size tagsCode msgStoreTime bitMapSize", [2, 8, 8, 2]
         if size > sum(sizes):
-            names, sizes = names + " bitMap", (*sizes, size - sum(sizes))
+            names, sizes = f"{names} bitMap", [*sizes, size - sum(sizes)]
         yield from _struct(EXTENSION, extension, at, names, sizes, unit[0])
 
 
