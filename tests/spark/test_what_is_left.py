@@ -161,6 +161,19 @@ def test_jobs_report_the_gap_and_an_export_takes_it_later(root: Path, tmp_path: 
     assert (second["added_rows"], second["damaged"]) == (len(whole) - left, 0)
 
 
+def test_an_export_takes_later_what_a_zeroed_file_had(tmp_path: Path) -> None:
+    """In the plain layout, where a broker may also write new messages: nothing behind the bound is recorded."""
+    root = plain_store(tmp_path / "store")
+    path = segments(root)[-1]
+    whole, data = read(root)[0], path.read_bytes()
+    zero(path)
+    first = export.run(options_of(root), inline, FolderOutput(tmp_path / "out"))
+    path.write_bytes(data)
+    second = export.run(options_of(root), inline, FolderOutput(tmp_path / "out"))
+    assert first["damaged"] == 1
+    assert first["added_rows"] + second["added_rows"] == len(whole) and second["added_rows"] > 0
+
+
 def test_a_stream_does_not_stop_at_a_gap(root: Path) -> None:
     """Its offsets are the bound, which a gap does not move."""
     (planned,) = plan_sources(options_of(root), inline)
