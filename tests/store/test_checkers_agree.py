@@ -126,9 +126,7 @@ TABLE: dict[str, Row] = {
     "tally-progress": Row(
         lambda root: (root / "tally-progress").write_bytes(b"x" * 8192), FINDS, NOT_READ, SILENT, FINDS, FINDS
     ),
-    "tally-queues": Row(
-        lambda root: patch(root / "tally-queues", 30, b"xxxx"), FINDS, NOT_READ, SILENT, FINDS, FINDS
-    ),
+    "tally-queues": Row(lambda root: patch(root / "tally-queues", 30, b"xxxx"), FINDS, NOT_READ, SILENT, FINDS, FINDS),
     "checkpoint": Row(lambda root: os.truncate(root / "checkpoint", 7), FINDS, NOT_READ, SILENT, FINDS, FINDS),
 }
 
