@@ -14,7 +14,7 @@ from tallystick.spark.cluster.work import options_of, places_of
 def test_a_plan_says_what_to_read_and_where() -> None:
     plan = parsed()
     assert (plan.job.name, plan.name, plan.attempt, plan.executor_memory_mib) == ("audit", "nightly", 2, 600)
-    assert plan.arguments.own == {"lagMillis": 5000} and plan.arguments.topics is None
+    assert plan.arguments.own == {"lagMillis": 5000, "settings": None} and plan.arguments.topics is None
     assert [place.node for place in plan.workers] == ["c-0-0", "c-0-1"]
     assert sorted(places_of(plan)) == ["c-0-0", "c-0-1", "c-0-2"], "an audit's sources are members"
     sources = options_of(plan).sources(members=True)
