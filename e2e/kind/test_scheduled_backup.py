@@ -61,6 +61,7 @@ def claim(orders: Brokers, lab: Lab) -> Iterator[None]:
 def test_scheduled_backups_run_each_minute_and_old_ones_are_deleted_from_the_volume(
     orders: Brokers, lab: Lab, shell: Shell
 ) -> None:
+    orders.topic("scheduled")
     shell.tally("produce", "scheduled", "one", "two", "--nameserver", orders.name_server)
     _schedule(orders, 1, immediate=True)
     seen: dict[str, str] = {}

@@ -191,6 +191,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example({}, {"version": "x"}, set(), True, [], b"")
 @example({"a": "\xff"}, {}, set(), False, [(20, 1, b"\xff")], b"")
 @example({"n": ""}, {"remark": "x"}, set(), False, [], b"")
+@example({"bname": "\x1f"}, {}, set(), False, [(194, 0, b"\x00")], b"")
 def test_json_headers(folder, ext, top, without, escape, cuts, body) -> None:
     named = {name: value for name, value in (plain() | ext).items() if name not in without}
     command = {"code": 310, "extFields": named, "flag": 0, "language": "JAVA", "opaque": 9, "version": 373} | top

@@ -90,8 +90,8 @@ impl<'a> Fields<'a> {
     fn set(&mut self, key: &[u8], value: &'a [u8], escaped: bool) -> Option<()> {
         let &[letter @ b'a'..=b'n'] = key else {
             // Names that 5.x clients add mean nothing to this broker. Only the full decoder knows the meaning of any
-            // other name (such as an access key).
-            return matches!(key, b"bname" | b"ns" | b"nsd" | b"oway").then_some(());
+            // other name (such as an access key), and which escapes there are.
+            return (!escaped && matches!(key, b"bname" | b"ns" | b"nsd" | b"oway")).then_some(());
         };
         if escaped {
             if letter != b'i' {

@@ -91,7 +91,7 @@ async def all_have(places: list[Place], leader: int) -> None:
 @asynccontextmanager
 async def group_with(folder: Path, count: int) -> AsyncIterator[tuple[GroupLab, int, Ledger, list[Place]]]:
     """A group whose members have so many messages, all of them, who leads it, and the producer that sent them."""
-    with GroupLab(folder) as lab:
+    with GroupLab(folder, "scrubBytesPerSecond=0") as lab:  # a scrubber repairs what a test damages
         async with ClusterClient(lab.nameserver) as client:
             leader, ledger = await lab.with_topic(client, "orders", QUEUES)
             await ledger.produce(count, 16, b"before")
