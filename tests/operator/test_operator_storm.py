@@ -172,7 +172,7 @@ FINDS = {
     "a member leaves without a majority": 1,
     "a node goes before its member has left": 2,
     "members that were not let go are forgotten": 4,
-    "writes name no version": 8,
+    "writes name no version": 14,
 }
 """The seed to begin with, if it is not 0: those before it find nothing."""
 
@@ -182,17 +182,24 @@ def test_a_planted_mistake_is_found(mistake: str, monkeypatch: pytest.MonkeyPatc
     place, name, wrong, conditions = MISTAKES[mistake]
     monkeypatch.setattr(place, name, wrong)
     with pytest.raises(AssertionError):
-        for seed in range(FINDS.get(mistake, 0), 14):
+        first = FINDS.get(mistake, 0)
+        for seed in range(first, first + 14):
             run(seed, turns=30, **conditions)
 
 
 def test_the_storm_does_every_kind_of_step() -> None:
-    """Else it proves nothing about the ones that are left out."""
+    """Else it proves nothing about the ones that are left out. Adoptions have storms apart."""
+    wanted = {action.value for action in decide.Action} - {
+        "RehearseSwitch",
+        "SwitchGroup",
+        "TakeBackFence",
+        "VerifyGroup",
+    }
     done: set[str] = set()
     for seed in range(20):
         storm = run(seed, turns=30, replicas=3, favour=("lose_machine", "scale"))
         samples = next(iter(storm.cluster.metrics.steps.collect())).samples
         done |= {each.labels["action"] for each in samples if each.name.endswith("_total") and each.value}
-        if done == {action.value for action in decide.Action}:
+        if done == wanted:
             return
-    assert done == {action.value for action in decide.Action}
+    assert done == wanted
