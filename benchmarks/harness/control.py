@@ -42,11 +42,11 @@ class Answer(NamedTuple):
 
 def encode_request(code: int, fields: Mapping[str, str], opaque: int, body: bytes = b"") -> bytes:
     """One request frame."""
-    header = json.dumps(
-        {"code": code, "extFields": dict(fields), "flag": 0, "language": "JAVA", "opaque": opaque, "version": 373},
-        separators=(",", ":"),
-    ).encode()
-    return struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body
+    header = {"code": code, "extFields": dict(fields), "flag": 0, "language": "JAVA", "opaque": opaque, "version": 373}
+    # RocketMQ's clients always send this field, and rocketmq-rust closes a connection without it.
+    header["serializeTypeCurrentRPC"] = "JSON"
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return struct.pack(">ii", 4 + len(text) + len(body), len(text)) + text + body
 
 
 class Control:
