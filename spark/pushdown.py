@@ -27,7 +27,6 @@ from tallystick.spark.scan import Int64Range, Wanted
 
 _RANGES = {"queue_offset": "queue_offsets", "store_timestamp_ms": "store_times_ms"}
 _CHOICES = {"topic": "topics", "queue_id": "queues", "source": "sources"}
-_HINTS = {"tags": "tags", "unique_key": "keys"}
 
 
 def push(wanted: Wanted, item: Filter) -> Wanted | None:
@@ -55,11 +54,16 @@ def push(wanted: Wanted, item: Filter) -> Wanted | None:
 def hint(wanted: Wanted, item: Filter) -> Wanted:
     """Returns `wanted` with what a filter says that Spark must apply: a superset of its rows is read."""
     match item:
-        case EqualTo(attribute=(name,), value=str(value)) if name in _HINTS:
-            return _choose(wanted, _HINTS[name], (value,))
-        case In(attribute=(name,), value=values) if name in _HINTS and all(isinstance(each, str) for each in values):
-            return _choose(wanted, _HINTS[name], tuple(values))
-    return wanted
+        case EqualTo(attribute=(name,), value=str(value)):
+            values: tuple[str, ...] = (value,)
+        case In(attribute=(name,), value=given) if all(isinstance(each, str) for each in given):
+            values = tuple(given)
+        case _:
+            return wanted
+    if name == "tags":
+        return _choose(wanted, "tags", values)
+    # A message can have one of `wanted.keys` among its keys, and another unique key.
+    return replace(wanted, keys=values) if name == "unique_key" and wanted.keys is None else wanted
 
 
 def _choose(wanted: Wanted, field: str, values: tuple[object, ...]) -> Wanted:

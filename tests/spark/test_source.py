@@ -132,6 +132,14 @@ def test_what_spark_must_apply_still_says_what_to_read(golden: Golden) -> None:
     assert {split.source for split in splits_read(reader)} == {"n1"}
 
 
+def test_a_filter_on_the_unique_key_does_not_exclude_the_option_key(golden: Golden) -> None:
+    """A message has both: a unique key, and other keys."""
+    options = ReadOptions.parse({"path": str(golden("clean")), "key": "k1"})
+    reader = PushingReader(options, from_arrow_schema(schema_of(["topic"])))
+    assert list(reader.pushFilters([EqualTo(("unique_key",), "u1")])) == [EqualTo(("unique_key",), "u1")]
+    assert reader.wanted == Wanted(keys=("k1",)) and not reader.impossible
+
+
 def test_damage_of_the_whole_log_is_written_for_a_filter_too(golden: Golden, tmp_path: Path) -> None:
     root = golden("clean")
 
