@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tallystick.spark.jobs.findings import Difference, Findings
@@ -55,23 +55,10 @@ class ReplicaGroup:
 
 
 @dataclass(frozen=True)
-class PieceTask:
-    """Bytes [begin, end) of a replica's file, with the same boundaries for all replicas."""
-
-    source: str
-    path: str
-    file_start: int
-    file_end: int
-    begin: int
-    end: int
-    entry_header_bytes: int
-
-
-@dataclass(frozen=True)
 class PlaceTask:
     """`ranges`: different bytes of a replica, as positions of the log, all in `piece`."""
 
-    piece: PieceTask
+    piece: Split
     ranges: tuple[tuple[int, int], ...]
 
     @property
@@ -101,7 +88,7 @@ def replica_groups(volumes: Iterable[Volume], groups: Mapping[str, str | None]) 
 def compare(groups: Sequence[ReplicaGroup], runner: Runner) -> Findings:
     """Compares the members of each group."""
     digested = runner(digests, [task for each in groups for task in _pieces(each, _DIGEST_BYTES)])
-    tasks: list[PieceTask] = []
+    tasks: list[Split] = []
     findings = Findings()
     for group in groups:
         differing = _differing(each for each in digested if each[0] in group.sources)
@@ -109,7 +96,7 @@ def compare(groups: Sequence[ReplicaGroup], runner: Runner) -> Findings:
             _add_chunk(findings, group, chunk)
         tasks += [piece for chunk in differing[:_MOST_CHUNKS] for piece in _pieces(group, CHUNK_BYTES, chunk)]
     places: list[PlaceTask] = []
-    by_chunk: dict[tuple[str | None, Chunk], list[tuple[PieceTask, bytes]]] = {}
+    by_chunk: dict[tuple[str | None, Chunk], list[tuple[Split, bytes]]] = {}
     group_of = {source: group.group for group in groups for source in group.sources}
     for task, data in zip(tasks, runner(piece_bytes, tasks), strict=True):
         by_chunk.setdefault((group_of[task.source], (task.begin, task.end)), []).append((task, data))
@@ -118,7 +105,8 @@ def compare(groups: Sequence[ReplicaGroup], runner: Runner) -> Findings:
     return Findings.joined([findings, *runner(named, places)])
 
 
-def _pieces(group: ReplicaGroup, size: int, chunk: Chunk | None = None) -> list[PieceTask]:
+def _pieces(group: ReplicaGroup, size: int, chunk: Chunk | None = None) -> list[Split]:
+    """Pieces of the members' files, with the same boundaries for all members."""
     begin, end = (group.begin, group.end) if chunk is None else chunk
     tasks = []
     for volume in group.volumes:
@@ -126,14 +114,12 @@ def _pieces(group: ReplicaGroup, size: int, chunk: Chunk | None = None) -> list[
             low, stop = max(begin, file.start), min(end, file.end)
             while low < stop and not file.missing:
                 high = min(stop, low - low % size + size)
-                tasks.append(
-                    PieceTask(volume.source, file.path, file.start, file.end, low, high, file.entry_header_bytes)
-                )
+                tasks.append(Split(volume.source, file.path, file.start, file.end, low, high, file.entry_header_bytes))
                 low = high
     return tasks
 
 
-def digests(task: PieceTask) -> tuple[str, dict[Chunk, int]]:
+def digests(task: Split) -> tuple[str, dict[Chunk, int]]:
     """(source, CRC-32 of the bytes of each chunk, which ends at a multiple of a MiB). Fewer: the file expired."""
     pos, found = task.begin, {}
     try:
@@ -167,7 +153,7 @@ def _add_chunk(findings: Findings, group: ReplicaGroup, chunk: Chunk) -> None:
         findings.add(Difference(volume.source, "replicas", "", begin, reason, end - begin))
 
 
-def piece_bytes(task: PieceTask) -> bytes:
+def piece_bytes(task: Split) -> bytes:
     """The bytes of a piece; fewer: the file expired."""
     begin, end = task.begin - task.file_start, task.end - task.file_start
     try:
@@ -179,13 +165,13 @@ def piece_bytes(task: PieceTask) -> bytes:
         return b""
 
 
-def wrong_places(held: Sequence[tuple[PieceTask, bytes]]) -> list[PlaceTask]:
+def wrong_places(held: Sequence[tuple[Split, bytes]]) -> list[PlaceTask]:
     """Which ranges to report of which member. `held`: the bytes of one chunk, of each member that has it.
 
     With a majority for a range, the others are named, else all of them.
     """
     held = [(task, data) for task, data in held if len(data) == task.end - task.begin]
-    ranges: dict[PieceTask, list[tuple[int, int]]] = {}
+    ranges: dict[Split, list[tuple[int, int]]] = {}
     for begin, end in _different_ranges([data for _, data in held]):
         counts = Counter(data[begin:end] for _, data in held)
         usual, most = counts.most_common(1)[0]
@@ -223,9 +209,7 @@ def named(task: PlaceTask) -> Findings:
         what = f"bytes {begin} to {end} of the log"
         for entry, size, said in records:
             if entry <= begin < entry + size:
-                data = piece_bytes(
-                    PieceTask(piece.source, piece.path, piece.file_start, piece.file_end, entry, entry + size, 0)
-                )
+                data = piece_bytes(replace(piece, begin=entry, end=entry + size))
                 field = field_at(data, begin - entry, piece.entry_header_bytes)
                 if field is not None:
                     what = f"the field {field.name} of the record at {entry + piece.entry_header_bytes} ({said})"
@@ -235,13 +219,15 @@ def named(task: PlaceTask) -> Findings:
     return findings
 
 
-def _records(piece: PieceTask, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int, str]]:
+def _records(piece: Split, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int, str]]:
     """(position, bytes, description) of the records with these bytes; positions and sizes include the entries."""
     header = piece.entry_header_bytes
     # A file begins with a record, which the middle of a file may not.
     end = min(piece.file_end, piece.end + _LARGEST_RECORD)
-    split = Split(piece.source, piece.path, piece.file_start, piece.file_end, piece.file_start, end, header)
-    scan = SplitScan(split, ["physical_offset", "size", "topic", "queue_id", "queue_offset"])
+    scan = SplitScan(
+        replace(piece, begin=piece.file_start, end=end),
+        ["physical_offset", "size", "topic", "queue_id", "queue_offset"],
+    )
     found = []
     for batch in scan:
         for pos, size, topic, queue, offset in zip(*(column.to_pylist() for column in batch), strict=True):
