@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tallystick.spark.options import ReadOptions
-from tallystick.spark.pruning import difference, pruned, splits_of
+from tallystick.spark.pruning import difference, pruned
 from tallystick.spark.runner import Runner
 from tallystick.spark.scan import Wanted
-from tallystick.spark.splits import Split
+from tallystick.spark.splits import Split, splits_of
 from tallystick.spark.store_client import StoreClient, StoreClientError
 from tallystick.spark.volume import Source, Volume, open_volume
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from tallystick.spark.index_files import geometry_of, mapped_index
 from tallystick.spark.presence import Segments
 from tallystick.spark.scan import Int64Range, Wanted
-from tallystick.spark.splits import Boundaries, Split, Task, plan
+from tallystick.spark.splits import Boundaries
 from tallystick.spark.volume import LogFile, Logs, Volume
 from tallystick.store._kernel import key_hash, string_hash
 from tallystick.store.formats.derive import SCHEDULE_TOPIC
@@ -62,7 +62,6 @@ _MOST_UNITS = 1_000_000
 _MOST_LOOKS = 200_000
 """Searches in index files (topics x keys x files); with more, reading the log is faster."""
 _MOST_CHAIN = 1_000_000
-MOST_SPLITS_A_TASK = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,36 +101,6 @@ def _bytes(ranges: Iterable[Range]) -> int:
     return sum(end - begin for begin, end in ranges)
 
 
-def splits_of(volume: Volume, ranges: Sequence[Range], split_bytes: int) -> list[Split]:
-    """Cuts the ranges into splits of about that many bytes, each in one file. OSError."""
-    splits: list[Split] = []
-    for file in volume.files:
-        for begin, end in _within(ranges, file):
-            if end - begin > split_bytes + split_bytes // 2:
-                splits += plan(volume, begin, end, split_bytes)
-            else:
-                header = file.entry_header_bytes
-                split = Split(volume.source, file.path, file.start, file.end, begin, end, header, file.missing)
-                splits.append(split)
-    return splits
-
-
-def tasks_of(splits: Iterable[Split], split_bytes: int) -> list[Task]:
-    """Groups the splits of each source, in their order, so that a task has about `split_bytes`: a task costs more than
-    a small split."""
-    tasks: list[Task] = []
-    group: list[Split] = []
-    size = 0
-    for split in splits:
-        full = size + split.bytes > split_bytes + split_bytes // 2 or len(group) >= MOST_SPLITS_A_TASK
-        if group and (full or split.source != group[0].source):
-            tasks.append(Task(tuple(group)))
-            group, size = [], 0
-        group.append(split)
-        size += split.bytes
-    return [*tasks, Task(tuple(group))] if group else tasks
-
-
 def intersection(one: Sequence[Range], other: Sequence[Range]) -> list[Range]:
     """Returns what both have. Each is ascending, without overlaps."""
     found: list[Range] = []
@@ -169,12 +138,6 @@ def union(ranges: Iterable[Range], gap: int = 0) -> list[Range]:
         elif begin < end:
             found.append((begin, end))
     return found
-
-
-def _within(ranges: Iterable[Range], file: LogFile) -> Iterator[Range]:
-    for begin, end in ranges:
-        if begin < file.end and end > file.start:
-            yield max(begin, file.start), min(end, file.end)
 
 
 class _Pruner:
@@ -264,7 +227,9 @@ class _Pruner:
         ]
         if {topic for topic, _, _ in folders} != set(topics):
             return None  # the topic does not exist, or its queues were lost
-        known = self._logs.known_to_queues()
+        known = self._volume.queues_end
+        if known is None:  # the broker gave the bound
+            known = self._logs.known_to_queues()
         if known is None:
             return None
         ranges: list[Range] = [(min(known, self._volume.bound), self._volume.bound)]

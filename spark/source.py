@@ -26,10 +26,10 @@ from pyspark.sql.types import StructType
 
 from tallystick.spark.columns import DAMAGE_SCHEMA, ddl_of, schema_of
 from tallystick.spark.options import ReadOptions
-from tallystick.spark.pruning import pruned, splits_of, tasks_of
+from tallystick.spark.pruning import pruned
 from tallystick.spark.pushdown import hint, push
 from tallystick.spark.scan import Damage, SplitScan, Wanted
-from tallystick.spark.splits import Split, Task
+from tallystick.spark.splits import Split, Task, splits_of, tasks_of
 
 NAME = "tallystick"
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"

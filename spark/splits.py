@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import bisect
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from tallystick.store.formats.segment_files import SegmentFiles
 from tallystick.store.verify.queues import queue_folders
 
 SPLIT_BYTES = 128 << 20
+_MOST_SPLITS_A_TASK = 4096
 _MAX_QUEUES = 256
 """Number of queues to search for a boundary: a record in one of the fullest queues is near enough."""
 
@@ -66,14 +67,36 @@ def plan(
     was lost behind it. OSError."""
     begin = volume.begin if begin is None else max(begin, volume.begin)
     end = volume.end if end is None else min(end, volume.end)
-    parts = [(begin, min(end, volume.bound)), (max(begin, volume.bound), end)]  # no split crosses the bound
+    # No split crosses the bound.
+    return splits_of(volume, [(begin, min(end, volume.bound)), (max(begin, volume.bound), end)], split_bytes)
+
+
+def splits_of(volume: Volume, ranges: Iterable[tuple[int, int]], split_bytes: int) -> list[Split]:
+    """Cuts ranges [begin, end) into splits of about that many bytes, each in one file. OSError."""
     with Boundaries(Path(volume.root)) as boundaries:
         return [
             Split(volume.source, file.path, file.start, file.end, low, high, file.entry_header_bytes, file.missing)
-            for first, last in parts
+            for begin, end in ranges
             for file in volume.files
-            for low, high in _stretches(file, first, last, split_bytes, boundaries)
+            if begin < file.end and file.start < end
+            for low, high in _stretches(file, begin, end, split_bytes, boundaries)
         ]
+
+
+def tasks_of(splits: Iterable[Split], split_bytes: int) -> list[Task]:
+    """Groups the splits of each source, in their order, so that a task has about `split_bytes`: a task costs more than
+    a small split."""
+    tasks: list[Task] = []
+    group: list[Split] = []
+    size = 0
+    for split in splits:
+        full = size + split.bytes > split_bytes + split_bytes // 2 or len(group) >= _MOST_SPLITS_A_TASK
+        if group and (full or split.source != group[0].source):
+            tasks.append(Task(tuple(group)))
+            group, size = [], 0
+        group.append(split)
+        size += split.bytes
+    return [*tasks, Task(tuple(group))] if group else tasks
 
 
 def _stretches(

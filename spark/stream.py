@@ -20,9 +20,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from tallystick.spark.options import ReadOptions
-from tallystick.spark.pruning import tasks_of
 from tallystick.spark.source import SplitPartition, read_partition
-from tallystick.spark.splits import Split, plan
+from tallystick.spark.splits import Split, plan, tasks_of
 from tallystick.spark.volume import Volume
 
 Offset = dict[str, int]

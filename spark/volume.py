@@ -78,6 +78,7 @@ class Volume:
 
     `named_end`: the greatest end of a record that a queue names, sound or not; -1: none, or it was not determined.
     `lost_end`: the end of the records that were in newer files, which are missing or empty; else the bound.
+    `queues_end`: the end of the last sound record that a queue knows; None: none, or it was not determined.
     """
 
     source: str
@@ -87,6 +88,7 @@ class Volume:
     bound: int
     named_end: int = -1
     lost_end: int = 0
+    queues_end: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -108,10 +110,10 @@ def open_volume(root: Path, source: str | None = None, committed: int | None = N
         begin = files[0].start if files else 0
         end = logs.tail[0].end if files else 0
         bound = max(begin, min(logs.bound() if committed is None else committed, end))
-        named_end = logs.named_end
+        named_end, queues_end = logs.named_end, logs.queues_end
     lost_end = _lost_end(root, files, bound, named_end)
     files = _with_lost(files, lost_end) if lost_end > bound else files
-    return Volume(source or str(root), str(root), files, begin, bound, named_end, lost_end)
+    return Volume(source or str(root), str(root), files, begin, bound, named_end, lost_end, queues_end)
 
 
 def _files(logs: Logs) -> Iterator[LogFile]:
@@ -187,6 +189,8 @@ class Logs:
                 self.parts.append((log, header))
         self.named_end = -1
         """The greatest end of a record that a queue names, sound or not; -1: none. `bound` determines it."""
+        self.queues_end: int | None = None
+        """The end of the last sound record that a queue knows; None: no queue knows one. `bound` determines it."""
 
     def __enter__(self) -> Logs:
         return self
@@ -216,7 +220,7 @@ class Logs:
         return None
 
     def bound(self) -> int:
-        known = self.known_to_queues()
+        known = self.queues_end = self.known_to_queues()
         log, header = self.tail
         if header:
             hint = committed_end(log.folder)

@@ -16,10 +16,9 @@ from tallystick.spark.jobs.job import Argument, Job, Summary
 from tallystick.spark.jobs.report import table_text, time_text
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.planning import plan_sources
-from tallystick.spark.pruning import tasks_of
 from tallystick.spark.runner import Runner
 from tallystick.spark.scan import SplitScan, Wanted
-from tallystick.spark.splits import Split, Task
+from tallystick.spark.splits import Split, Task, tasks_of
 from tallystick.store.formats.derive import SCHEDULE_TOPIC
 from tallystick.store.formats.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from tallystick.store.formats.message_id import MessageIdError, decode_message_id

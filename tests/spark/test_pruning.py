@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tallystick.spark import pruning
-from tallystick.spark.pruning import Pruned, difference, intersection, pruned, splits_of, tasks_of, union
+from tallystick.spark.pruning import Pruned, difference, intersection, pruned, union
 from tallystick.spark.scan import SplitScan, Wanted
+from tallystick.spark.splits import splits_of, tasks_of
 from tallystick.spark.volume import Volume, open_volume
 
 Golden = Callable[[str], Path]
