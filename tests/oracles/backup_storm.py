@@ -12,14 +12,11 @@ from typing import Any
 
 from foreign_objects import Foreign
 from simulated_api import Json, Key
-from simulated_cluster import CLUSTER, NAMESPACE, Cluster, InlineKube, Operated
+from simulated_cluster import CLUSTER, NAMESPACE, Cluster, Operated, operator_context
 
 from tallystick.operator.backups.metrics import BackupMetrics
 from tallystick.operator.backups.reconcile import BackupsReconciler
 from tallystick.operator.core import kube
-from tallystick.operator.core.admin_token import AdminTokens
-from tallystick.operator.core.context import Context
-from tallystick.operator.core.events import Events
 from tallystick.operator.core.settings import Settings
 from tallystick.operator.core.work_queue import Key as WorkKey
 from tallystick.operator.core.work_queue import Kind
@@ -31,18 +28,7 @@ DESTINATION = "backups"
 
 def backups_reconciler(world: Any, settings: Settings, metrics: BackupMetrics) -> BackupsReconciler:
     """The reconciler of Backups in a new process of the operator. `world`: has an `api`, a `time` and `metrics`."""
-    api = InlineKube(world.api)
-    context = Context(
-        kube=api,
-        nodes=None,
-        settings=settings,
-        events=Events(api, "operator-0", lambda: world.time),
-        metrics=world.metrics,
-        token=AdminTokens(b"k" * 32),
-        look_at=lambda key: None,
-        now=lambda: world.time,
-    )
-    return BackupsReconciler(context, metrics)
+    return BackupsReconciler(operator_context(world, settings), metrics)
 
 
 class Backups(Operated[BackupsReconciler]):

@@ -11,17 +11,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from simulated_api import Json, Key, SimulatedApi, stamp
-from simulated_cluster import InlineKube, Operated
+from simulated_cluster import Operated, operator_context
 
 from tallystick.operator.core import kube
-from tallystick.operator.core.admin_token import AdminTokens
-from tallystick.operator.core.context import Context
-from tallystick.operator.core.events import Events
 from tallystick.operator.core.metrics import Metrics
 from tallystick.operator.core.node_api import NodeName, UnreachableError
 from tallystick.operator.core.settings import Settings
@@ -175,17 +172,8 @@ class JobLab(Operated[JobsReconciler]):
 
     def operator(self) -> JobsReconciler:
         if self.reconciler is None:
-            api = InlineKube(self.api)
-            context = Context(
-                kube=api,
-                nodes=Leaders(self),  # type: ignore[arg-type]
-                settings=self.settings,
-                events=Events(api, "operator-0", lambda: self.time),
-                metrics=self.metrics,
-                token=AdminTokens(b"k" * 32),
-                look_at=self.looked_at.append,
-                now=lambda: self.time,
-            )
+            context = operator_context(self, self.settings, Leaders(self))
+            context = replace(context, look_at=self.looked_at.append)
             self.reconciler = JobsReconciler(context, self, self.job_metrics)
         return self.reconciler
 

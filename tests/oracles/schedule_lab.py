@@ -14,13 +14,10 @@ from typing import Any
 from backup_storm import backups_reconciler
 from jobs_lab import NAMESPACE, JobLab
 from simulated_api import Json, Key, SimulatedApi
-from simulated_cluster import InlineKube, Operated
+from simulated_cluster import Operated, operator_context
 
 from tallystick.operator.backups.metrics import BackupMetrics
 from tallystick.operator.core import kube
-from tallystick.operator.core.admin_token import AdminTokens
-from tallystick.operator.core.context import Context
-from tallystick.operator.core.events import Events
 from tallystick.operator.core.settings import Settings
 from tallystick.operator.core.work_queue import Key as WorkKey
 from tallystick.operator.core.work_queue import Kind
@@ -34,18 +31,7 @@ OVER = ("Completed", "Failed")
 
 def schedules_reconciler(world: Any, settings: Settings, metrics: ScheduleMetrics) -> SchedulesReconciler:
     """The reconciler of ScheduledBackups in a new process. `world`: has an `api`, a `time` and `metrics`."""
-    api = InlineKube(world.api)
-    context = Context(
-        kube=api,
-        nodes=None,
-        settings=settings,
-        events=Events(api, "operator-0", lambda: world.time),
-        metrics=world.metrics,
-        token=AdminTokens(b"k" * 32),
-        look_at=lambda key: None,
-        now=lambda: world.time,
-    )
-    return SchedulesReconciler(context, metrics)
+    return SchedulesReconciler(operator_context(world, settings), metrics)
 
 
 def phase_of(body: Json) -> str:

@@ -44,6 +44,21 @@ class InlineKube(kube.Kube):
         return work()
 
 
+def operator_context(world: Any, settings: Settings, nodes: Any = None) -> Context:
+    """What a new process of the operator has. `world`: has an `api`, a `time` and `metrics`."""
+    api = InlineKube(world.api)
+    return Context(
+        kube=api,
+        nodes=nodes,
+        settings=settings,
+        events=Events(api, "operator-0", lambda: world.time),
+        metrics=world.metrics,
+        token=AdminTokens(b"k" * 32),
+        look_at=lambda key: None,
+        now=lambda: world.time,
+    )
+
+
 class Reconciles(Protocol):
     async def reconcile(self, key: WorkKey) -> float | None: ...
 
@@ -207,20 +222,8 @@ class Cluster(Operated[ClusterReconciler]):
 
     def operator(self) -> ClusterReconciler:
         if self.reconciler is None:
-            api = InlineKube(self.api)
             settings = Settings(node_image="node:1", pod_name="operator-0", pod_namespace="system")
-            self.reconciler = ClusterReconciler(
-                Context(
-                    kube=api,
-                    nodes=Nodes(self),  # type: ignore[arg-type]
-                    settings=settings,
-                    events=Events(api, "operator-0", lambda: self.time),
-                    metrics=self.metrics,
-                    token=AdminTokens(b"k" * 32),
-                    look_at=lambda key: None,
-                    now=lambda: self.time,
-                )
-            )
+            self.reconciler = ClusterReconciler(operator_context(self, settings, Nodes(self)))
         return self.reconciler
 
     def one_pass(self, writes: int | None = None, calls: int | None = None) -> float | None:
