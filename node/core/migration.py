@@ -102,13 +102,16 @@ def obstacles(found: Facts) -> list[str]:
     return problems
 
 
+_ACL = "aclEnable: access control is configured apart, its files are not copied"
+
+
 def differences(found: Facts) -> list[str]:
     """What will behave differently after the switch, for an operator to decide on."""
     settings, notes = found.settings, []
     if settings.get("brokerRole") == "SYNC_MASTER":
         notes.append("SYNC_MASTER: after the switch sends wait for no slave, until brokerRole=SYNC_MASTER is set again")
     if settings.get("aclEnable") == "true":
-        notes.append("aclEnable: access control is configured apart, its files are not copied")
+        notes.append(_ACL)
     if settings.get("slaveReadEnable") == "true":
         notes.append("slaveReadEnable: while it copies, the slave may be asked for old messages that it does not have")
     if settings.get("flushDiskType") == "ASYNC_FLUSH":
@@ -122,7 +125,7 @@ def differences_of_group(found: Facts) -> list[str]:
     """What will behave differently after a group has taken the place of a master, besides settings."""
     notes = ["an offset message id that a client noted does not find its message afterwards; its unique key does"]
     if found.settings.get("aclEnable") == "true":
-        notes.append("aclEnable: access control is configured apart, its files are not copied")
+        notes.append(_ACL)
     return notes
 
 
