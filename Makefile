@@ -171,6 +171,17 @@ slo: $(VENV)/.dev ## p50 and p99 of what a producer sees of changes of leader, o
 e2e-ci: $(VENV)/.dev ## the part of it that is run for every change
 	$(BIN)/python -m pytest e2e/kind -v --durations=0 --durations-min=1 -m ci $(ARGS)
 
+PROMETHEUS := v0.316.0
+
+.PHONY: prometheus prometheus-tools
+prometheus: $(VENV)/.dev ## the chart's rules and dashboard in a real Prometheus over a real group (helm, `make prometheus-tools`): ARGS='-k dashboard'
+	$(BIN)/python -m pytest -v e2e/prometheus $(ARGS)
+
+prometheus-tools: build/prometheus/prometheus ## builds Prometheus from its Go module, which takes ten minutes
+build/prometheus/prometheus:
+	GOBIN=$(CURDIR)/build/prometheus go install github.com/prometheus/prometheus/cmd/promtool@$(PROMETHEUS)
+	GOBIN=$(CURDIR)/build/prometheus go install github.com/prometheus/prometheus/cmd/prometheus@$(PROMETHEUS)
+
 .PHONY: raftos
 raftos: build/types build/raftos-venv/.built ## raftos 0.2.6 and our core under the same histories, rule by rule
 	build/raftos-venv/bin/python -m pytest -q e2e/raftos

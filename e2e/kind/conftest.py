@@ -37,6 +37,7 @@ ORDER = (
     "scheduled_backup",
     "stopping",
     "recovery",
+    "lost_majority",
     "adoption",
     "store_jobs",
     "claim_lost",

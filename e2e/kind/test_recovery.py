@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,11 +20,13 @@ from harness.brokers import API_VERSION, Brokers, now_s
 from harness.jobs import Jobs
 from harness.lab import ORDERS, Lab
 from harness.load import Load, loaded
-from harness.pods import Shell
+from harness.progress import ConsumerProgress
+from harness.s3 import BUCKET, CREDENTIALS, s3_store
 from harness.shell import apply, kubectl
 from harness.waiting import NotYetError, wait_for
+from lab.history import Queue, Reading
 
-NAMESPACE, CLAIM, BACKUP, GROUP = "e2e-recovery", "backups", "last", "readers"
+NAMESPACE, CLAIM, BACKUP = "e2e-recovery", "backups", "last"
 FRESH: Mapping[str, Any] = {"config": {"flushConsumerOffsetInterval": "500"}}
 _BACKUP_S, _GONE_S, _RECOVERED_S, _FAILED_S = 240, 180, 300, 120
 
@@ -39,9 +43,14 @@ def brokers(installed: Lab) -> Iterator[Brokers]:
     kubectl("delete", "namespace", NAMESPACE, "--timeout=180s", timeout_s=200)
 
 
-def _backed_up(brokers: Brokers) -> None:
-    """Until the Backup is completed. WaitError."""
-    spec = {"clusterName": ORDERS, "destination": {"persistentVolumeClaim": {"name": CLAIM}}}
+def _secret(name: str, data: Mapping[str, str]) -> None:
+    metadata = {"name": name, "namespace": NAMESPACE}
+    apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": dict(data)})
+
+
+def _backed_up(brokers: Brokers, **spec: Any) -> None:
+    """Until the Backup is completed. `spec`: other fields than a volume as destination. WaitError."""
+    spec = {"clusterName": ORDERS, "destination": {"persistentVolumeClaim": {"name": CLAIM}}} | spec
     metadata = {"name": BACKUP, "namespace": NAMESPACE}
     apply({"apiVersion": API_VERSION, "kind": "Backup", "metadata": metadata, "spec": spec})
 
@@ -97,31 +106,35 @@ def _until_recovered(brokers: Brokers) -> None:
     wait_for("the cluster has started from its backup", look, _RECOVERED_S)
 
 
-def _missing(load: Load, before_s: float) -> list[str]:
-    """Messages that were acknowledged before this moment, and that the cluster does not have. ToolError."""
-    there = {(queue, item.queue_offset, item.key) for queue, read in load.final().items() for item in read.items}
+def _missing(load: Load, final: Mapping[Queue, Reading], before_s: float) -> list[str]:
+    """Messages that were acknowledged before this moment, and that are not in what was read."""
+    there = {(queue, item.queue_offset, item.key) for queue, read in final.items() for item in read.items}
     early = [send for send in load.history.acknowledged() if send.ended_s < before_s]
     assert early, "nothing was acknowledged before the backup"
     return [send.key for send in early if (send.queue, send.queue_offset, send.key) not in there]
 
 
-def _consumed(shell: Shell, brokers: Brokers, topic: str) -> str:
-    """What a consumer group gets from its committed offsets on; it commits."""
-    words = ["consume", topic, "--once", "--json", "--commit", "--group", GROUP]
-    return shell.tally(*words, "--nameserver", brokers.name_server)
-
-
-def test_a_cluster_starts_from_its_backup(brokers: Brokers, installed: Lab) -> None:
-    """All that was acknowledged before the backup is there, and a consumer group continues where it was."""
+@pytest.fixture
+def off_site(brokers: Brokers, installed: Lab) -> Iterator[Json]:
+    """Fields of a Backup that is encrypted and stored in S3."""
     shell = pods.shell(installed.api, NAMESPACE, installed.images.node, brokers.name_server)
-    brokers.topic("progress", 1)
-    shell.tally("produce", "progress", "old-1", "old-2", "--nameserver", brokers.name_server)
-    assert "old-2" in _consumed(shell, brokers, "progress")
-    shell.tally("produce", "progress", "new-1", "new-2", "--nameserver", brokers.name_server)
+    shell.tally("backup", "new-key", "/tmp/backup.key")
+    _secret("backup-key", {"backup.key": shell.run("cat", "/tmp/backup.key")})
+    _secret("backup-s3", CREDENTIALS)
+    with s3_store() as endpoint:
+        s3 = {"bucket": BUCKET, "prefix": "off/site", "endpoint": endpoint, "credentialsSecret": "backup-s3"}
+        yield {"destination": {"s3": s3}, "encryption": {"keySecret": {"name": "backup-key"}}}
+
+
+def test_a_cluster_starts_from_its_backup(brokers: Brokers, installed: Lab, off_site: Json) -> None:
+    """An encrypted one in S3. All that was acknowledged before it is there, and consumers continue where they were."""
+    shell = pods.shell(installed.api, NAMESPACE, installed.images.node, brokers.name_server)
+    progress = ConsumerProgress(shell)
+    progress.begin(brokers)
     with loaded(brokers, installed.images.node) as load:
         load.served_again(0)
         before_s = now_s()
-        _backed_up(brokers)
+        _backed_up(brokers, verify=True, **off_site)
         load.finish()
         _lost(brokers)
 
@@ -133,11 +146,10 @@ def test_a_cluster_starts_from_its_backup(brokers: Brokers, installed: Lab) -> N
         brokers.whole()
         whole_s = time.monotonic() - began_s
         print(f"recovery: RTO {served_s:.1f} s until all groups lead, {whole_s:.1f} s until all members vote")
-        missing = _missing(load, before_s)
+        missing = _missing(load, load.final(), before_s)
         installed.goals.lost.add(len(missing))
         assert missing == []
-    said = _consumed(shell, brokers, "progress")
-    assert "new-1" in said and "new-2" in said and "old-" not in said, said
+    progress.continues(brokers)
 
     marks = {(each["metadata"].get("annotations") or {}).get("tallystick.dev/recovered") for each in _claims(brokers)}
     assert marks == {brokers.get()["metadata"]["uid"]}
@@ -148,6 +160,39 @@ def test_a_cluster_starts_from_its_backup(brokers: Brokers, installed: Lab) -> N
     brokers.change({"bootstrap": None})
     brokers.whole()
     assert brokers.pod(first)["metadata"]["uid"] == recovered[first]
+
+
+def test_a_second_cluster_starts_as_the_first_one_was_at_a_time(brokers: Brokers, installed: Lab) -> None:
+    """Point-in-time recovery beside the cluster, which continues: what was acknowledged before, and nothing later."""
+    shell = pods.shell(installed.api, NAMESPACE, installed.images.node, brokers.name_server)
+    progress = ConsumerProgress(shell)
+    progress.begin(brokers)
+    with loaded(brokers, installed.images.node) as load:
+        load.served_again(0)
+        before_s = now_s()
+        until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+        load.served_again(before_s + 3)  # so that the log goes on behind that time
+        later_s = now_s()
+        _backed_up(brokers)
+        load.served_again(later_s + 2)
+
+        began_s = time.monotonic()
+        copy = Brokers(installed.api, NAMESPACE, "copy")
+        recovery = {"backupName": BACKUP, "untilTime": until.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        copy.apply({**FRESH, "bootstrap": {"recovery": recovery}})
+        _until_recovered(copy)
+        print(f"point in time: RTO {time.monotonic() - began_s:.1f} s until the group leads")
+        copy.whole()
+        load.finish()
+        verdict = load.verdict()
+        assert verdict.problems == [] and load.failed() == 0, "the first cluster does not notice"
+        final = replace(load, brokers=copy).final()
+        missing = _missing(load, final, before_s)
+        installed.goals.lost.add(verdict.lost + len(missing))
+        assert missing == []
+        late = {send.key for send in load.history.sends if send.invoked_s >= later_s}
+        assert late and not late & {item.key for read in final.values() for item in read.items}
+    progress.continues(copy)
 
 
 def test_what_hinders_a_recovery_is_told(brokers: Brokers) -> None:
@@ -177,7 +222,5 @@ def test_what_hinders_a_recovery_is_told(brokers: Brokers) -> None:
         brokers.api.delete("persistentvolumeclaims", NAMESPACE, each["metadata"]["name"])
     told("SourceMissing", "no-such-key")
     assert _claims(brokers) == []
-    data = {"backup.key": "this is not a key"}
-    metadata = {"name": "no-such-key", "namespace": NAMESPACE}
-    apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data})
+    _secret("no-such-key", {"backup.key": "this is not a key"})
     told("RestoreFailed", f"{ORDERS}-0-0")

@@ -56,6 +56,16 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptedLoss:
+    """A lost majority of a group was given up: a member was made its only voter by `tally group recover`."""
+
+    at_ms: int
+    """Ms since 1970."""
+    last_index: int
+    """Index of the last entry that the member had: acknowledged messages behind it are lost."""
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The state of a group as reported by a member (GET /group)."""
 
@@ -73,6 +83,7 @@ class Answer:
     last_error: str = ""
     sound: bool = True
     peers: tuple[Peer, ...] = ()
+    accepted_loss: AcceptedLoss | None = None
 
     @property
     def leads(self) -> bool:
@@ -323,7 +334,15 @@ def understood(answer: Any) -> Answer:
         last_error=str(answer.get("last_error") or ""),
         sound=_sound(answer),
         peers=peers,
+        accepted_loss=_accepted_loss(answer.get("recovered")),
     )
+
+
+def _accepted_loss(says: Any) -> AcceptedLoss | None:
+    """`says`: why the member was made the only voter. After a restore (`restored`) nothing of this group is lost."""
+    if not says or says["reason"] != "accepted-loss":
+        return None
+    return AcceptedLoss(int(says["at_ms"]), int(says["before"]["last_index"]))
 
 
 def _sound(says: Any) -> bool:

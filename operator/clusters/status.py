@@ -278,6 +278,7 @@ def _findings(cluster: Cluster, observed: Observed, layout: Layout, decision: De
         ]
     optional = (
         recovered_condition(cluster, observed),
+        _loss_accepted(cluster, observed),
         adoption_status.adopted_condition(cluster, observed),
         adoption_status.ready_condition(cluster, observed),
     )
@@ -429,6 +430,21 @@ def _quorum_at_risk(cluster: Cluster, observed: Observed) -> Condition:
     if cluster.spec.replicas == 1:
         return Condition("QuorumAtRisk", False, "SingleMember", "a single-member group tolerates no failure")
     return Condition("QuorumAtRisk", False, "MajoritySound", "every group can lose one member and keep its quorum")
+
+
+def _loss_accepted(cluster: Cluster, observed: Observed) -> Condition | None:
+    """Returns which groups continue after the loss of a majority; None: no member reports one.
+
+    The file of the member tells it, so this is true until the volume of this member is replaced.
+    """
+    names = Names(cluster.namespace, cluster.name)
+    told = [
+        f"{names.node(member.group, member.number)} was made the only voter of {names.group(member.group)} at"
+        f" {timestamp(loss.at_ms / 1000)}: acknowledged messages behind entry {loss.last_index} may be lost"
+        for member in observed.members
+        if member.answer is not None and (loss := member.answer.accepted_loss) is not None
+    ]
+    return Condition("LossAccepted", True, "MajorityGivenUp", _listed(told)) if told else None
 
 
 def _update_blocked(cluster: Cluster, observed: Observed, decision: Decision) -> Condition:

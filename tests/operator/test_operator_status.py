@@ -9,7 +9,18 @@ import pytest
 
 from tallystick.operator.clusters.decide import Action, Decision, Hold, Step
 from tallystick.operator.clusters.layout import Layout
-from tallystick.operator.clusters.observed import Answer, Claim, Group, Member, NameServers, Observed, Peer, Underway
+from tallystick.operator.clusters.observed import (
+    AcceptedLoss,
+    Answer,
+    Claim,
+    Group,
+    Member,
+    NameServers,
+    Observed,
+    Peer,
+    Underway,
+    understood,
+)
 from tallystick.operator.clusters.spec import Cluster, ClusterSpec
 from tallystick.operator.clusters.status import (
     cluster_status,
@@ -257,6 +268,26 @@ def test_a_disruptive_step_is_noted_until_its_target_is_ready() -> None:
     assert next_underway(later, NAMES, None) == noted
     assert next_underway(replace(HEALTHY, underway=noted), NAMES, None) is None
     assert next_underway(HEALTHY, NAMES, replace(RESTART, action=Action.ADD)) is None, "that stops no pod"
+
+
+def test_an_accepted_loss_is_told_as_long_as_the_member_has_its_volume() -> None:
+    loss = AcceptedLoss(1_764_115_200_000, 41)
+    survivor = replace(leader(), answer=replace(leader().answer or LOST, accepted_loss=loss))
+    reason, message = condition(status(seen(survivor, member(1), member(2))), "LossAccepted")[1:]
+    assert reason == "MajorityGivenUp"
+    assert message == (
+        "orders-0-0 was made the only voter of orders-0 at 2025-11-26T00:00:00Z:"
+        " acknowledged messages behind entry 41 may be lost"
+    )
+    assert "LossAccepted" not in {each["type"] for each in status(HEALTHY)["conditions"]}
+
+
+@pytest.mark.parametrize(("reason", "expected"), [("accepted-loss", AcceptedLoss(1_000, 41)), ("restored", None)])
+def test_a_restored_member_has_accepted_no_loss(reason: str, expected: AcceptedLoss | None) -> None:
+    says = {"role": "leader", "term": 5, "leader": 0, "ready": True, "voters": [0], "learners": []}
+    note = {"reason": reason, "at_ms": 1_000, "term": 5, "index": 42, "before": {"last_index": 41}}
+    assert understood({**says, "recovered": note}).accepted_loss == expected
+    assert understood({**says, "recovered": None}).accepted_loss is understood(says).accepted_loss is None
 
 
 def test_an_invalid_spec_keeps_what_is_known() -> None:

@@ -127,8 +127,8 @@ class Jobs:
         rows = [json.loads(line) for line in said.splitlines()]
         return [(int(queue), int(offset), int(pos)) for queue, offset, pos in rows]
 
-    def beside(self, claim: str, image: str, *command: str) -> str:
-        """What a command prints in a pod that mounts a claim at /out, read-only."""
+    def beside(self, claim: str, image: str, *command: str, writable: bool = False) -> str:
+        """What a command prints in a pod that mounts a claim at /out."""
         pod = f"e2e-beside-{time.monotonic_ns()}"
         container = {
             "name": "command",
@@ -137,12 +137,12 @@ class Jobs:
             "env": [{"name": "HOME", "value": "/tmp"}],
             "securityContext": RESTRICTED,
             "volumeMounts": [
-                {"name": "out", "mountPath": "/out", "readOnly": True},
+                {"name": "out", "mountPath": "/out", "readOnly": not writable},
                 {"name": "tmp", "mountPath": "/tmp"},
             ],
         }
         volumes = [
-            {"name": "out", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}},
+            {"name": "out", "persistentVolumeClaim": {"claimName": claim, "readOnly": not writable}},
             {"name": "tmp", "emptyDir": {}},
         ]
         manifest = restricted_pod(self.namespace, pod, container, volumes)

@@ -64,7 +64,11 @@ class Shell:
 
     def tally(self, *words: str, timeout_s: float = 60) -> str:
         """ToolError: another status than 0."""
-        return kubectl("exec", self.name, "--namespace", self.namespace, "--", "tally", *words, timeout_s=timeout_s)
+        return self.run("tally", *words, timeout_s=timeout_s)
+
+    def run(self, *command: str, timeout_s: float = 60) -> str:
+        """ToolError: another status than 0."""
+        return kubectl("exec", self.name, "--namespace", self.namespace, "--", *command, timeout_s=timeout_s)
 
     def queues(self, topic: str) -> int:
         """That the brokers have of it. ToolError: none of them has it."""
@@ -80,8 +84,9 @@ def shell(api: Api, namespace: str, image: str, name_servers: str) -> Shell:
         "command": ["sleep", "86400"],
         "env": [{"name": "TALLY_NAMESERVER", "value": name_servers}],
         "securityContext": RESTRICTED,
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
     }
-    apply(restricted_pod(namespace, found.name, container))
+    apply(restricted_pod(namespace, found.name, container, [{"name": "tmp", "emptyDir": {}}]))
 
     def look() -> None:
         phase = str(api.get("pods", namespace, found.name)["status"].get("phase"))
