@@ -44,6 +44,7 @@ ORDER = (
     "objects_deleted",
     "storage_change",
     "disk_full",
+    "load_balancer",
     "network_policy",
     "drain",
     "operator_killed",
