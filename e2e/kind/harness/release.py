@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
 from harness.api import Api, Json
 from harness.images import Images
 from harness.places import CHART, WORK
@@ -105,12 +106,7 @@ class Release:
 
 NEXT_FIELD = "e2eNext"
 """A field of BrokerCluster.spec that only the next release of the chart knows."""
-_FIELD = """                {name}:
-                  type: string
-                  maxLength: 16
-                  description: "A field of the next release."
-"""
-_BEFORE = "                groups:\n"
+_FIELD: Json = {"type": "string", "maxLength": 16, "description": "A field of the next release."}
 
 
 def package_next(images: Images) -> Path:
@@ -122,10 +118,11 @@ def package_next(images: Images) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     chart = folder / CHART.name
     shutil.copytree(CHART, chart)
-    definition = chart / "files" / "crds" / "brokercluster.yaml"
-    text = definition.read_text()
-    assert text.count(_BEFORE) == 2, "once in the spec, once in the status"
-    definition.write_text(text.replace(_BEFORE, _FIELD.format(name=NEXT_FIELD) + _BEFORE, 1))
+    path = chart / "files" / "crds" / "brokercluster.yaml"
+    definition = yaml.safe_load(path.read_text())
+    (known,) = definition["spec"]["versions"]
+    known["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][NEXT_FIELD] = _FIELD
+    path.write_text(yaml.safe_dump(definition))
     version = ["--version", "9.9.9-next", "--app-version", images.next_tag]
     run("helm", "package", str(chart), "--destination", str(folder), *version)
     return next(folder.glob("*.tgz"))
