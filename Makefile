@@ -182,6 +182,12 @@ build/prometheus/prometheus:
 	GOBIN=$(CURDIR)/build/prometheus go install github.com/prometheus/prometheus/cmd/promtool@$(PROMETHEUS)
 	GOBIN=$(CURDIR)/build/prometheus go install github.com/prometheus/prometheus/cmd/prometheus@$(PROMETHEUS)
 
+.PHONY: network-plugin
+network-plugin: build/network-plugin/kube-router ## builds what enforces NetworkPolicies in `make e2e`, on Debian: Go, apt-get
+build/network-plugin/kube-router:
+	mkdir -p $(@D) && cd $(@D) && apt-get --quiet download ipset libipset13
+	GOBIN=$(CURDIR)/$(@D) go install github.com/cloudnativelabs/kube-router/v2/cmd/kube-router@v2.1.0
+
 .PHONY: raftos
 raftos: build/types build/raftos-venv/.built ## raftos 0.2.6 and our core under the same histories, rule by rule
 	build/raftos-venv/bin/python -m pytest -q e2e/raftos

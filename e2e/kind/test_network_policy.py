@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from harness import pods
 from harness.brokers import Brokers
 from harness.lab import Lab
+from harness.network_plugin import network_plugin
 from harness.shell import ToolError, apply, kubectl
 from harness.waiting import NotYetError, wait_for
 
@@ -50,6 +53,12 @@ def _until(namespace: str, client: str, host: str, port: int, expected: bool) ->
     wait_for(f"{client} {'reaches' if expected else 'does not reach'} {host}:{port}", look, 30)
 
 
+@pytest.fixture(autouse=True)
+def _enforced(lab: Lab) -> Iterator[None]:
+    with network_plugin(lab.kind):
+        yield
+
+
 def test_only_named_clients_reach_the_cluster(lab: Lab, namespace: str) -> None:
     brokers = Brokers(lab.api, namespace, "closed")
     brokers.apply({"replicas": 3, "nameServers": {"replicas": 1}, "networkPolicy": {"enabled": False}})
@@ -64,12 +73,8 @@ def test_only_named_clients_reach_the_cluster(lab: Lab, namespace: str) -> None:
     metadata = {"name": "nobody", "namespace": namespace}
     policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": nobody}
     apply(policy)
-    try:
-        _until(namespace, "stranger", broker, 10911, expected=False)
-    except AssertionError:
-        pytest.skip("the network plugin of this Kubernetes cluster does not enforce NetworkPolicies")
-    finally:
-        kubectl("delete", "networkpolicy", "nobody", "--namespace", namespace)
+    _until(namespace, "stranger", broker, 10911, expected=False)
+    kubectl("delete", "networkpolicy", "nobody", "--namespace", namespace)
 
     clients = [{"podSelector": {"matchLabels": _LET_IN}}]
     brokers.change({"networkPolicy": {"enabled": True, "clientsFrom": clients}})

@@ -240,7 +240,9 @@ def _why_replace(member: Member) -> tuple[str, str] | None:
     if claim is None:
         return None  # the layout creates it without a step, and its pending pod uses it
     if claim.deleting:
-        return ("ClaimDeleted", "the claim is being deleted, but the pod still uses it") if stays else None
+        # Kubernetes schedules no pod onto a claim that is being deleted: the pod waits for the next claim.
+        is_used = pod is not None and stays and bool(pod.node_name)
+        return ("ClaimDeleted", "the claim is being deleted, but the pod still uses it") if is_used else None
     if claim.lost:
         return "ClaimLost", "the volume of the claim is lost"
     if member.replace:

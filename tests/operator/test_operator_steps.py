@@ -30,7 +30,7 @@ SERVERS = NameServers(wanted=2, ready=2, updated=2, current=True)
 
 
 def member(number: int, *words: str, group: int = 0) -> Member:
-    """`old`: outdated; `unready`, `stopped` (no container), `silent`, `going` (its pod); `replace`, `unclaimed`..."""
+    """`old`: outdated; `unready`, `stopped` (no container), `silent`, `going` (its pod), `unscheduled`; `replace`..."""
     ready = not {"unready", "stopped", "going"} & set(words)
     pod = Pod(
         uid=f"pod-{group}-{number}",
@@ -41,7 +41,7 @@ def member(number: int, *words: str, group: int = 0) -> Member:
         unready_since=None if ready else NOW - (1000.0 if "long" in words else 10.0),
         deleting_since=NOW - (1000.0 if "long" in words else 0.0) if "going" in words else None,
         running="stopped" not in words,
-        node_name="machine-1",
+        node_name="" if "unscheduled" in words else "machine-1",
     )
     claim = Claim(uid=f"claim-{number}", formed=True, lost="lost" in words, deleting="unclaimed" in words)
     if "renewed" in words:
@@ -151,6 +151,8 @@ FINE = member(0), member(1), member(2)
         (group(member(0, "replace"), member(1), member(2)), "MoveLeader n0 to n1"),
         (group(member(0), member(1), member(2, "unclaimed")), "ReplaceNode n2"),
         (group(member(0), member(1), member(2, "unclaimed", "gone")), "nothing"),
+        # a pod without a Kubernetes node does not use the claim, and waits for the next one
+        (group(member(0), member(1), member(2, "unclaimed", "stopped", "unscheduled")), "nothing"),
         (group(member(0), member(1), member(2, "lost", "stopped")), "ReplaceNode n2"),
         (group(member(0), member(1), member(2, "renewed")), "ReplaceNode n2"),
         (group(member(0), member(1, "unready"), member(2, "replace")), "hold ReplaceNode n2: MemberNotReady"),

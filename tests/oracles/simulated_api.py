@@ -274,8 +274,9 @@ class SimulatedApi:
         return self._delete(key, body.get("deleteOptions") or {})
 
     def _is_used(self, namespace: str, claim: str) -> bool:
+        """By a pod that has a Kubernetes node: without one it does not protect a claim, and no longer gets one."""
         return any(
-            plural == "pods" and where == namespace and claim in claims_of(body)
+            plural == "pods" and where == namespace and body["spec"].get("nodeName") and claim in claims_of(body)
             for (plural, where, _), body in self.objects.items()
         )
 
