@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from harness import evidence, images, java, pods, slo
+from harness import evidence, images, java, pods, recoveries, slo
 from harness.api import proxied
 from harness.brokers import Brokers
 from harness.goals import Goals
@@ -58,6 +58,7 @@ ORDER = (
 )
 _goals = Goals()
 _slo_rows: list[slo.Row] = []
+_recoveries: list[recoveries.Recovery] = []
 _failed = pytest.StashKey[bool]()
 
 
@@ -65,7 +66,7 @@ _failed = pytest.StashKey[bool]()
 def lab() -> Iterator[Lab]:
     with kind_cluster() as kind, proxied() as api:
         built = images.build(kind)
-        yield Lab(kind, api, built, Release(api, built), _goals)
+        yield Lab(kind, api, built, Release(api, built), _goals, _recoveries)
 
 
 @pytest.fixture(scope="session")
@@ -156,6 +157,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("changes of leader")
         terminalreporter.write_line(f"{slo.machine()}\n\n{slo.table(_slo_rows)}")
         slo.write(_slo_rows, WORK / "slo.json")
+    if _recoveries:
+        terminalreporter.section("recoveries")
+        terminalreporter.write_line(f"{slo.machine()}\n\n{recoveries.table(_recoveries)}")
+        recoveries.write(_recoveries, WORK / "recoveries.json")
     if any(goal.samples for goal in _goals.all()):
         terminalreporter.section("goals")
         terminalreporter.write_line(_goals.table())

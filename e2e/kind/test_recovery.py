@@ -21,6 +21,7 @@ from harness.jobs import Jobs
 from harness.lab import ORDERS, Lab
 from harness.load import Load, loaded
 from harness.progress import ConsumerProgress
+from harness.recoveries import ARCHIVE, SNAPSHOT, Recovery
 from harness.s3 import BUCKET, CREDENTIALS, s3_store
 from harness.shell import apply, kubectl
 from harness.waiting import NotYetError, wait_for
@@ -106,12 +107,12 @@ def _until_recovered(brokers: Brokers) -> None:
     wait_for("the cluster has started from its backup", look, _RECOVERED_S)
 
 
-def _missing(load: Load, final: Mapping[Queue, Reading], before_s: float) -> list[str]:
-    """Messages that were acknowledged before this moment, and that are not in what was read."""
+def _compared(load: Load, final: Mapping[Queue, Reading], before_s: float) -> tuple[int, list[str]]:
+    """How many messages were acknowledged before this moment, and which of them are not in what was read."""
     there = {(queue, item.queue_offset, item.key) for queue, read in final.items() for item in read.items}
     early = [send for send in load.history.acknowledged() if send.ended_s < before_s]
     assert early, "nothing was acknowledged before the backup"
-    return [send.key for send in early if (send.queue, send.queue_offset, send.key) not in there]
+    return len(early), [send.key for send in early if (send.queue, send.queue_offset, send.key) not in there]
 
 
 @pytest.fixture
@@ -145,9 +146,10 @@ def test_a_cluster_starts_from_its_backup(brokers: Brokers, installed: Lab, off_
         recovered = {node: pod["metadata"]["uid"] for node, pod in brokers.pods().items()}
         brokers.whole()
         whole_s = time.monotonic() - began_s
-        print(f"recovery: RTO {served_s:.1f} s until all groups lead, {whole_s:.1f} s until all members vote")
-        missing = _missing(load, load.final(), before_s)
+        early, missing = _compared(load, load.final(), before_s)
         installed.goals.lost.add(len(missing))
+        row = Recovery("all volumes lost: encrypted backup in S3", served_s, whole_s, early, len(missing), SNAPSHOT)
+        installed.recoveries.append(row)
         assert missing == []
     progress.continues(brokers)
 
@@ -181,14 +183,17 @@ def test_a_second_cluster_starts_as_the_first_one_was_at_a_time(brokers: Brokers
         recovery = {"backupName": BACKUP, "untilTime": until.strftime("%Y-%m-%dT%H:%M:%SZ")}
         copy.apply({**FRESH, "bootstrap": {"recovery": recovery}})
         _until_recovered(copy)
-        print(f"point in time: RTO {time.monotonic() - began_s:.1f} s until the group leads")
+        served_s = time.monotonic() - began_s
         copy.whole()
+        whole_s = time.monotonic() - began_s
         load.finish()
         verdict = load.verdict()
         assert verdict.problems == [] and load.failed() == 0, "the first cluster does not notice"
         final = replace(load, brokers=copy).final()
-        missing = _missing(load, final, before_s)
+        early, missing = _compared(load, final, before_s)
         installed.goals.lost.add(verdict.lost + len(missing))
+        row = Recovery("point in time, beside the cluster", served_s, whole_s, early, len(missing), ARCHIVE)
+        installed.recoveries.append(row)
         assert missing == []
         late = {send.key for send in load.history.sends if send.invoked_s >= later_s}
         assert late and not late & {item.key for read in final.values() for item in read.items}

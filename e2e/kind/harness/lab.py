@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from harness.api import Api
 from harness.goals import Goals
 from harness.images import Images
 from harness.kind import Kind
+from harness.recoveries import Recovery
 from harness.release import NAME, NAMESPACE, Release
 from harness.shell import kubectl
 
@@ -25,6 +26,8 @@ class Lab:
     images: Images
     release: Release
     goals: Goals
+    recoveries: list[Recovery] = field(default_factory=list)
+    """Rows of the table at the end of the run."""
 
     def namespace(self, name: str) -> None:
         """Under the restricted profile, with the binding that the chart's notes ask for in each namespace."""
