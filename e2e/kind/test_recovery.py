@@ -173,7 +173,7 @@ def test_a_second_cluster_starts_as_the_first_one_was_at_a_time(brokers: Brokers
         load.served_again(0)
         before_s = now_s()
         until = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
-        load.served_again(before_s + 3)  # so that the log goes on behind that time
+        load.served_again(before_s + 3)  # so that the log continues behind that time
         later_s = now_s()
         _backed_up(brokers)
         load.served_again(later_s + 2)

@@ -42,7 +42,7 @@ def ask(
 ) -> tuple[int, dict[str, Any]]:
     """Status and body of one request. NoAnswerError; OSError: there is no token in the file."""
     place = args.http
-    headers = {"Accept": "application/json"}
+    headers = {"Accept": "application/json", "Content-Type": "application/json"}
     if args.token_file is not None:
         headers["Authorization"] = f"Bearer {read_token(args.token_file)}"
     host, _, port = place.removeprefix("http://").rstrip("/").rpartition(":")

@@ -11,6 +11,7 @@ Source: BrokerConfig, NettyServerConfig and NamesrvConfig of RocketMQ 4.8.0.
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 from dataclasses import dataclass
 
@@ -23,6 +24,14 @@ WILDCARDS = ("0.0.0.0", "::")
 PERMISSION_INHERIT, PERMISSION_WRITE, PERMISSION_READ = 1, 2, 4
 UNDECIDED = -1
 """`brokerId` of a member of a replicated group while no leader is known: the member is not registered."""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches an address: a name other than `localhost` may lead anywhere."""
+    try:
+        return ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        return address.lower() == "localhost"
 
 
 def _host_name() -> str:
@@ -568,8 +577,8 @@ class HttpSettings:
 
     host: str = setting(
         "127.0.0.1",
-        "Address at which the process listens. Without `adminTokenFile` there is no authentication: use an address "
-        "other than loopback only in a trusted network.",
+        "Address at which the process listens. Without `adminTokenFile`, and if the address is not loopback, only "
+        "probes and metrics are answered: see `open`.",
         own=True,
     )
     port: int = setting(8080, "Port. 0: any free port. -1: no HTTP.", range=(-1, 65535), own=True)
@@ -584,6 +593,22 @@ class HttpSettings:
         "",
         "File of tokens that open only `/store`, the files of the store. Tokens of `adminTokenFile` open `/store` as "
         "well. Empty: `/store` needs the tokens of `adminTokenFile`.",
+        own=True,
+        operator=True,
+    )
+
+    open: bool = setting(
+        False,
+        "Answer administrative requests without a token also if the address is not loopback. Every caller that "
+        "reaches the port can then delete topics: only for networks that you trust.",
+        own=True,
+        operator=True,
+    )
+    allowedHosts: str = setting(
+        "",
+        "Names of this machine in requests without a token, separated by commas. Addresses, names without a dot, "
+        "names that end with `.local`, `.internal` or `.svc`, and the name of the machine are accepted in any case. "
+        "Others are refused, because a page in a browser may have made its own name lead to this port.",
         own=True,
         operator=True,
     )

@@ -12,9 +12,9 @@
     /consumergroups   see `consumer_groups_api.py`
     /store            the store's files, for jobs that read them; see `store_files_api.py`
 
-With `adminTokenFile`, all routes but the first three require a token (`admin_token.py`). Without it, callers are not
-authenticated, although the routes move leadership and delete topics: bind the port to loopback or to a trusted network
-then. A token of `readTokenFile` opens only `/store`; with such a file `/store` requires a token in any case.
+`authentication.py` decides who may use the routes: with `adminTokenFile`, all but the first three require a token. A
+token of `readTokenFile` opens only `/store`; with such a file `/store` requires a token in any case. Without
+`adminTokenFile`, only callers on this machine may use them, unless `open` is set.
 
 `limits.py` limits the resources of connections; a body must arrive within `BODY_S` seconds (408).
 """
@@ -22,6 +22,7 @@ then. A token of `readTokenFile` opens only `/store`; with such a file `/store` 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from aiohttp.typedefs import Middleware
 from tallystick.node.core.admin_token import TokenFile
 from tallystick.node.core.settings import HttpSettings
 from tallystick.node.http.admin_api import MAX_BODY_BYTES, AdminView, table_routes
+from tallystick.node.http.authentication import Authentication, add_headers, is_closed, json_bodies
 from tallystick.node.http.consumer_groups_api import ConsumerGroupsApi
 from tallystick.node.http.group_api import group_routes
 from tallystick.node.http.json_api import failed
@@ -43,7 +45,6 @@ from tallystick.node.http.migration_api import migration_routes
 from tallystick.node.http.node_api import node_routes
 from tallystick.node.http.promotion_api import promotion_routes
 from tallystick.node.http.settings_api import settings_routes
-from tallystick.node.http.store_files_api import PATH as STORE_PATH
 from tallystick.node.http.store_files_api import StoreFilesApi
 from tallystick.node.http.topics_api import TopicsApi
 from tallystick.node.remoting.server import bind
@@ -52,12 +53,13 @@ if TYPE_CHECKING:
     from tallystick.node.broker.group.group_role import BrokerGroup
 
 
+_logger = logging.getLogger("tallystick.http")
+
 _LINGER_S = 1.0
 """Time in which a client whose body was not read can read the answer before its connection ends."""
 _BACKLOG = 128
 MAX_BODIES = 32
 """Requests with a body that are served at a time; others are answered with 503."""
-_OPEN = ("/healthz", "/readyz", "/metrics")  # for everyone who reaches the port
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 UnderWay = Callable[[object], AbstractContextManager[None]]
 
@@ -80,12 +82,12 @@ def application(
     probes: Probes,
     group: Callable[[], BrokerGroup | None] = no_group,
     admin: AdminView | None = None,
-    tokens: TokenFile | None = None,
-    read_tokens: TokenFile | None = None,
+    settings: HttpSettings = HttpSettings(),  # noqa: B008 -- frozen
     under_way: UnderWay = lambda _: nullcontext(),
 ) -> web.Application:
     """The routes, for a server or a test client. `admin` None: only the group can be administered.
 
+    OSError: a file of tokens cannot be read, or contains no token.
     `under_way(protocol)`: a context in which a request of that connection is served.
     """
 
@@ -102,8 +104,11 @@ def application(
         return web.Response(body=probes.metrics(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
     bodies = _Bodies()
-    middlewares = [_noted(under_way), _guard(tokens, read_tokens), _errors_as_json, bodies.middleware]
+    tokens, read_tokens = _token_file(settings.adminTokenFile), _token_file(settings.readTokenFile)
+    guard = Authentication(settings, tokens, read_tokens)
+    middlewares = [_noted(under_way), guard.middleware, json_bodies, _errors_as_json, bodies.middleware]
     app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
+    app.on_response_prepare.append(add_headers)
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
     bodies.add_to(app)
     app.add_routes(group_routes(group))
@@ -117,23 +122,6 @@ def application(
         app.add_routes(table_routes(ConsumerGroupsApi, admin))
         StoreFilesApi(admin).add_to(app)
     return app
-
-
-def _guard(tokens: TokenFile | None, read_tokens: TokenFile | None) -> Middleware:
-    @web.middleware
-    async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
-        reads = request.path == STORE_PATH or request.path.startswith(STORE_PATH + "/")
-        asked = [file for file in (tokens, read_tokens if reads else None) if file is not None]
-        given = request.headers.get("Authorization")
-        if not asked or request.path in _OPEN or any(file.admits(given) for file in asked):
-            return await handler(request)
-        if read_tokens is not None and not reads and read_tokens.admits(given):
-            return failed(403, f"this token is only valid for {STORE_PATH}")
-        refusal = failed(401, "a valid token is required: Authorization: Bearer ...")
-        refusal.headers["WWW-Authenticate"] = "Bearer"
-        return refusal
-
-    return guard
 
 
 def _noted(under_way: UnderWay) -> Middleware:
@@ -220,8 +208,8 @@ class HttpServer:
     ) -> None:
         """Raises OSError if a file of tokens cannot be read, or contains no token."""
         self._settings = settings
-        tokens, read_tokens = _token_file(settings.adminTokenFile), _token_file(settings.readTokenFile)
-        app = application(probes, group, admin, tokens, read_tokens, self._under_way)
+        app = application(probes, group, admin, settings, self._under_way)
+        self._is_closed = is_closed(settings)
         self._runner = web.AppRunner(app, access_log=None, lingering_time=_LINGER_S)
         self.guards: Guards | None = None
         """The guards of the connections; None before the start."""
@@ -235,6 +223,8 @@ class HttpServer:
         server = self._runner.server
         assert server is not None, "the runner is set up"
         self.guards = guards = Guards(server)
+        if self._is_closed:
+            _logger.info("HTTP port: only probes and metrics are served: set http.adminTokenFile, or http.open = true")
         loop = asyncio.get_running_loop()
         for listener in sockets:
             self._servers.append(await loop.create_server(guards, sock=listener, backlog=_BACKLOG))

@@ -24,6 +24,9 @@ from tallystick.store.formats.message import Message
 Answer = tuple[int, Any]
 
 
+JSON = {"Content-Type": "application/json"}
+
+
 class Node:
     """A broker with fakes below, and its HTTP port. `broker` None: it has not started."""
 
@@ -151,10 +154,10 @@ async def test_system_topics_are_not_deleted(node: Node, path: str) -> None:
 async def test_failures_of_the_port_itself_are_json_too(node: Node) -> None:
     assert (await node.ask("GET", "/nothing"))[0] == 404
     assert (await node.ask("PATCH", "/topics/T"))[0] == 405
-    async with node.client.put("/topics/T", data=b"{") as answer:
+    async with node.client.put("/topics/T", data=b"{", headers=JSON) as answer:
         assert answer.status == 400
         assert "not JSON" in (await answer.json())["error"]
-    async with node.client.post("/topics", data=b" " * (5 << 20)) as answer:
+    async with node.client.post("/topics", data=b" " * (5 << 20), headers=JSON) as answer:
         assert answer.status == 413
         assert "error" in await answer.json()
 

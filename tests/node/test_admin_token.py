@@ -12,7 +12,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from tally_process import environment, tally
 
-from tallystick.node.core.admin_token import TokenFile
+from tallystick.node.core.settings import HttpSettings
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.server import Probes, application
 
@@ -31,7 +31,11 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 async def client(file: Path) -> AsyncIterator[TestClient]:
     admin = AdminView(lambda: None, lambda: "starting", lambda: {"phase": "starting"})
-    app = application(Probes(lambda: None, lambda: None, lambda: b"m 1\n"), admin=admin, tokens=TokenFile(file))
+    app = application(
+        Probes(lambda: None, lambda: None, lambda: b"m 1\n"),
+        admin=admin,
+        settings=HttpSettings(adminTokenFile=str(file)),
+    )
     async with TestClient(TestServer(app)) as client:
         yield client
 

@@ -22,6 +22,7 @@ from tallystick.replication.member.errors import ChangeError, OutcomeUnknownErro
 from tallystick.replication.member.status import GroupStatus, PeerProgress
 from tallystick.replication.membership import AddLearner, Promote, Remove
 
+JSON = {"Content-Type": "application/json"}
 PEER = PeerProgress(
     member=1,
     voter=True,
@@ -248,7 +249,10 @@ async def test_there_is_no_group() -> None:
 @pytest.mark.parametrize("body", ["[]", "{", '{"target": -1}', '{"target": true}', '{"target": 99999999999}'])
 async def test_an_invalid_request_is_reported_and_changes_nothing(place: str, group: FakeGroup, body: str) -> None:
 
-    async with aiohttp.ClientSession() as session, session.post(f"http://{place}/group/transfer", data=body) as answer:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"http://{place}/group/transfer", data=body, headers=JSON) as answer,
+    ):
         assert answer.status == 400
         assert "error" in await answer.json()
     assert group.changes == []

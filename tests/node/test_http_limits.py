@@ -152,14 +152,14 @@ async def test_a_body_that_never_comes_is_answered_and_frees_its_place(
 ) -> None:
     monkeypatch.setattr(http, "BODY_S", 0.01)
     monkeypatch.setattr(http, "MAX_BODIES", 1)
-    head = b"POST /group/transfer HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"
+    head = b"POST /group/transfer HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n"
     for _ in range(2):
         assert b" 408 " in await ask(await port.connect(), head)
 
 
 async def test_a_stop_does_not_wait_for_a_body(port: Port) -> None:
     links = [await port.connect() for _ in range(2)]
-    head = b"POST /group/transfer HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nab"
+    head = b"POST /group/transfer HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\nab"
     for _, writer in links:
         writer.write(head)
     async with asyncio.timeout(10):

@@ -16,7 +16,7 @@ from rocketmq_master import RocketmqNameServer
 from tallystick.node.broker.broker import Broker
 from tallystick.node.broker.copying import promotion as promotion_module
 from tallystick.node.broker.copying.group_copy import GroupCopy
-from tallystick.node.core.admin_token import TokenFile
+from tallystick.node.core.settings import HttpSettings
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.server import Probes, application
 from tallystick.operator.clusters.adoption import copy_from, rehearsed, verified
@@ -40,7 +40,7 @@ async def port(folder: Path, broker: Broker | None = None, *, with_token: bool =
     file.write_text("secret")
     view = AdminView(lambda: broker, lambda: "this process is only a name server", dict)
     probes = Probes(lambda: None, lambda: None, lambda: b"")
-    app = application(probes, admin=view, tokens=TokenFile(file) if with_token else None)
+    app = application(probes, admin=view, settings=HttpSettings(adminTokenFile=str(file) if with_token else ""))
 
     async def ask(path: str, body: Any, headers: dict[str, str] = BEARER) -> tuple[int, Any]:
         async with client.post(path, json=body, headers=headers) as answer:

@@ -26,7 +26,7 @@ from ledger_replica import LedgerReplica
 from tally_process import TallyProcess
 from yarl import URL
 
-from tallystick.node.core.admin_token import TokenFile
+from tallystick.node.core.settings import HttpSettings
 from tallystick.node.http import store_files_api
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.server import Probes, application
@@ -353,11 +353,11 @@ async def test_who_may_read(tmp_path: Path, files: str, answers: dict[str, tuple
     """With a file of tokens for administration (a), for reading (r), both or none: (/store, /node)."""
     for name in ("admin", "reader"):
         (tmp_path / name).write_text(name)
-    options = {
-        "tokens": TokenFile(tmp_path / "admin") if "a" in files else None,
-        "read_tokens": TokenFile(tmp_path / "reader") if "r" in files else None,
-    }
-    async with opened(small(tmp_path / "store")) as store, served(store, **options) as node:
+    settings = HttpSettings(
+        adminTokenFile=str(tmp_path / "admin") if "a" in files else "",
+        readTokenFile=str(tmp_path / "reader") if "r" in files else "",
+    )
+    async with opened(small(tmp_path / "store")) as store, served(store, settings=settings) as node:
         await store.writes.put(message(b"x"))
         for token, (reads, administers) in answers.items():
             headers = {"Authorization": f"Bearer {token}"} if token else {}

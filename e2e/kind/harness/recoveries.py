@@ -24,7 +24,7 @@ class Recovery:
     acknowledged: int
     """Messages that were acknowledged before the moment to which the cluster is recovered."""
     lost: int
-    """Of these, the ones that the recovered cluster does not have: RPO 0 is none."""
+    """Of these, the ones that the recovered cluster does not have; 0 means an RPO of 0."""
     peer: str
 
 

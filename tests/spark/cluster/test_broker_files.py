@@ -16,7 +16,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 from engine_lab import message, opened, small
 
-from tallystick.node.core.admin_token import TokenFile
+from tallystick.node.core.settings import HttpSettings
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.server import Probes, application
 from tallystick.spark.cluster.place import PlacedRunner
@@ -52,7 +52,7 @@ async def write(store: MessageStore, count: int, seed: int = 1) -> None:
 async def serving(store: MessageStore, token: Path) -> AsyncIterator[Place]:
     view = AdminView(lambda: SimpleNamespace(store=store), str, dict)  # type: ignore[arg-type,return-value]
     probes = Probes(lambda: None, lambda: None, lambda: b"")
-    async with TestServer(application(probes, admin=view, read_tokens=TokenFile(token))) as server:
+    async with TestServer(application(probes, admin=view, settings=HttpSettings(readTokenFile=str(token)))) as server:
         yield Place("n-0", "n", 0, "/not/here", None, f"http://127.0.0.1:{server.port}")
 
 
