@@ -111,6 +111,7 @@ types: $(VENV)/.dev build/types ## mypy: --strict for the product, the benchmark
 	$(BIN)/mypy --config-file tests/mypy.ini tests/simulation tests/test_simulation.py
 	cd benchmarks && ../$(BIN)/mypy --strict bench.py harness/*.py && MYPYPATH=../build/types ../$(BIN)/mypy --strict --ignore-missing-imports spark/*.py
 	cd e2e && MYPYPATH=../build/types ../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases *.py attacks/*.py lab/*.py
+	MYPYPATH=build/types $(BIN)/mypy --config-file tests/mypy.ini e2e/prometheus
 	cd e2e/kind && MYPYPATH=../../build/types:..:../../tests/crds ../../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases \
 	    --disable-error-code import-untyped *.py harness/*.py programs/*.py
 

@@ -66,13 +66,14 @@ def test_a_machine_is_stopped(orders: Brokers, lab: Lab) -> None:
     """The leader's, without a farewell: the status says what is missing, and with the machine the member comes back."""
     with loaded(orders, lab.images.node) as load:
         leader = orders.leader()
-        machine = orders.machine(leader)
+        pod, machine = orders.pod(leader), orders.machine(leader)
         begin_s, end_s = stop_machine(machine)
         try:
             load.served_again(end_s)
             orders.degraded(leader)
         finally:
             start_machine(lab.api, machine)
+        orders.runs_again(leader, pod)
         orders.whole()
         _judge(lab, load)
     print(f"stopping {machine} took {end_s - begin_s:.1f} s")

@@ -52,7 +52,7 @@ def _stopped(orders: Brokers, lab: Lab, load: Load, grace_s: int | None) -> tupl
 
 def _node_stopped(orders: Brokers, lab: Lab, load: Load) -> tuple[float, float]:
     leader = orders.leader()
-    machine = orders.machine(leader)
+    pod, machine = orders.pod(leader), orders.machine(leader)
     begin_s, end_s = stop_machine(machine)
     try:
         load.served_again(end_s)
@@ -64,6 +64,7 @@ def _node_stopped(orders: Brokers, lab: Lab, load: Load) -> tuple[float, float]:
         wait_for(f"a member other than {leader} leads", look, 120)
     finally:
         start_machine(lab.api, machine)
+    orders.runs_again(leader, pod)
     return begin_s, end_s - begin_s + 4
 
 

@@ -125,7 +125,8 @@ class Prometheus:
             while True:
                 assert self._process.poll() is None, (self._folder / "prometheus.log").read_text()[-2000:]
                 try:
-                    return await asyncio.to_thread(self._get, "/-/ready")
+                    await asyncio.to_thread(self._get, "/-/ready")
+                    return
                 except OSError:
                     await asyncio.sleep(0.1)
 

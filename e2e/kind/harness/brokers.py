@@ -198,6 +198,20 @@ class Brokers:
 
         return wait_for(f"another pod of {node} is ready", look, timeout_s)
 
+    def runs_again(self, node: str, before: Json, timeout_s: float = 240) -> None:
+        """Until a node whose machine was stopped has another container or another pod than `before`. WaitError.
+
+        When the machine is back, Kubernetes shows its pods as they were for a while, as ready ones too.
+        """
+
+        def look() -> None:
+            pod = self.pod(node)
+            is_same = pod["metadata"]["uid"] == before["metadata"]["uid"]
+            if (is_same and restart_count(pod) <= restart_count(before)) or not is_ready(pod):
+                raise NotYetError(f"{restart_count(pod)} restarts, {'' if is_ready(pod) else 'not '}ready")
+
+        wait_for(f"{node} runs again", look, timeout_s)
+
     def restarted(self, node: str, restarts: int, timeout_s: float = 180) -> None:
         """Its container ended and was started again by Kubernetes. WaitError."""
 
