@@ -393,6 +393,11 @@ class Broker:
         if not self._leaving:
             await self.registration.register_all()
 
+    def tell_name_servers_soon(self) -> None:
+        """The same, without waiting for their answers."""
+        if not self._leaving:
+            self.registration.begin()
+
     async def leave_name_servers(self) -> None:
         """Unregisters from the name servers."""
         await self.registration.withdraw()

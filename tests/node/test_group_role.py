@@ -116,7 +116,7 @@ class One:
     def serve(self, serving: bool) -> None:
         self.store.group.serve(serving)
 
-    async def tell_name_servers(self) -> None:
+    def tell_name_servers_soon(self) -> None:
         self.notes.append(f"tell {self.settings.brokerId}")
 
     async def leave_name_servers(self) -> None:

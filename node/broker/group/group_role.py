@@ -77,8 +77,8 @@ class GroupedBroker(Protocol):
     def serve(self, serving: bool) -> None:
         """Accepts sends, or refuses them."""
 
-    async def tell_name_servers(self) -> None:
-        """Registers with the present role, with all name servers at once."""
+    def tell_name_servers_soon(self) -> None:
+        """Registers with the present role, with all name servers at once, without waiting for their answers."""
 
     async def leave_name_servers(self) -> None:
         """Unregisters from all name servers."""
@@ -426,7 +426,7 @@ class BrokerGroup:
                             service.halt()
                         continue
                 if self.is_member:
-                    await self._broker.tell_name_servers()
+                    self._broker.tell_name_servers_soon()
                 else:
                     await self._broker.leave_name_servers()
             except Exception:  # a failure must not prevent the handling of the next change

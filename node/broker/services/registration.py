@@ -1,8 +1,9 @@
 """Registers this broker with every name server: at the start, when topics change, and every `registerNameServerPeriod`.
 
 Name servers do not communicate with each other, and drop a broker that is silent for two minutes. The broker therefore
-registers with each separately and all at once; one that does not answer delays no other. Changes that come together are
-sent in one registration.
+registers with each separately and all at once. One that does not answer delays no other, also not the next registration
+there: a change of leader often comes with the loss of the machine that had a name server. Changes that come together,
+or while a name server has not answered, are sent in one registration.
 
 A member of a replicated group has no broker id (-1) and is not registered until a leader is known. Then it registers
 its id and the term of this id, and reports each change at once (B6). If a name server rejects a registration, the
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("tallystick.broker")
 _AGAIN_S = 3.0  # retry of a rejected registration: clients cannot find the broker until then
+_START_S = 3.0  # a start waits no longer for name servers
 
 
 class Registration:
@@ -54,6 +56,10 @@ class Registration:
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failing: set[str] = set()
+        self._registering: dict[str, asyncio.Task[bool]] = {}
+        """The registration in progress, by the name server's address."""
+        self._outdated: set[str] = set()
+        """Addresses whose registration in progress does not have the latest change."""
         self._told_ids: dict[str, int] = {}  # the last registered broker id, by the name server's address
         self._stopped = False
 
@@ -63,7 +69,8 @@ class Registration:
 
     async def start(self) -> None:
         """Registers once, then continues in the background."""
-        await self.register_all()
+        if begun := self.begin():
+            await asyncio.wait(begun, timeout=_START_S)
         self._task = asyncio.get_running_loop().create_task(self._keep_on(), name="register")
 
     async def stop(self) -> None:
@@ -73,6 +80,10 @@ class Registration:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+        in_progress = list(self._registering.values())
+        for task in in_progress:
+            task.cancel()
+        await asyncio.gather(*in_progress, return_exceptions=True)
         await self.withdraw()
 
     async def withdraw(self) -> None:
@@ -92,16 +103,38 @@ class Registration:
 
     async def register_all(self) -> int:
         """Registers with every name server; returns how many accepted. A member without a role is not registered."""
-        return await self._register(self.nameservers)
+        begun = self.begin()
+        if begun:
+            await asyncio.wait(begun)
+        return sum(task.result() for task in begun if not task.cancelled())  # a stop cancels them
 
-    async def _register(self, nameservers: list[str]) -> int:
+    def begin(self, nameservers: list[str] | None = None) -> list[asyncio.Task[bool]]:
+        """Begins to register with name servers, with all of them by default; returns the registrations in progress."""
         if self._stopped or self.settings.brokerId == UNDECIDED:
-            return 0
-        # Set before the answers: an unregistration that overtakes the answer follows the registration on the same
-        # connection.
-        self._told_ids.update(dict.fromkeys(nameservers, self.settings.brokerId))
-        told = await asyncio.gather(*(self._tell(address, self._hello(address)) for address in nameservers))
-        return sum(told)
+            return []
+        return [self._begun(address) for address in (self.nameservers if nameservers is None else nameservers)]
+
+    def _begun(self, address: str) -> asyncio.Task[bool]:
+        if (task := self._registering.get(address)) is not None:
+            self._outdated.add(address)
+            return task
+        task = asyncio.get_running_loop().create_task(self._register(address), name=f"register with {address}")
+        self._registering[address] = task
+        return task
+
+    async def _register(self, address: str) -> bool:
+        """Registers with one name server, again if something changed meanwhile. Returns whether it accepted."""
+        try:
+            while True:
+                self._outdated.discard(address)
+                # Set before the answer: an unregistration that overtakes the answer follows the registration on the
+                # same connection.
+                self._told_ids[address] = self.settings.brokerId
+                accepted = await self._tell(address, self._hello(address))
+                if address not in self._outdated or self._stopped or self.settings.brokerId == UNDECIDED:
+                    return accepted
+        finally:
+            self._registering.pop(address, None)
 
     async def _keep_on(self) -> None:
         loop = asyncio.get_running_loop()
@@ -115,11 +148,11 @@ class Registration:
                     await self._wake.wait()
             except TimeoutError:
                 if loop.time() < due_s:
-                    await self._register(failing)  # the others are registered
+                    self.begin(failing)  # the others are registered
                     continue
             self._wake.clear()
             all_told_s = loop.time()
-            await self.register_all()
+            self.begin()
 
     async def _tell(self, address: str, command: Command) -> bool:
         try:
