@@ -427,13 +427,9 @@ class Storm:
 
     def write(self, *about: Any) -> None:
         """Before each write of the operator: others may be faster, and the API server may refuse it."""
-        method, resource, key, body, _ = about
-        if self.backups is not None:
-            self.backups.write(method, resource, key, body)
-        if self.schedules is not None:
-            self.schedules.judge.write(method, resource, key, body)
+        method, resource, key, _, _ = about
         if not self.hostile:  # the numbers of the other storms stay as they are
-            self.hook(*about)
+            self._judged(*about)
             return
         if self.random.random() < self.appears and resource is not kube.EVENTS and key[0] != "brokerclusters":
             if key in self.cluster.api.objects and key not in self.foreign.made and key[0] in REPLACEABLE:
@@ -445,6 +441,15 @@ class Storm:
             chance, plural, verb, status = self.refused
             if plural in ("", resource.plural) and verb in ("", method) and self.random.random() < chance:
                 raise RefusalError(status, *REFUSALS[status])
+        self._judged(*about)
+
+    def _judged(self, *about: Any) -> None:
+        """A write that the API server does not refuse."""
+        method, resource, key, body, _ = about
+        if self.backups is not None:
+            self.backups.write(method, resource, key, body)
+        if self.schedules is not None:
+            self.schedules.judge.write(method, resource, key, body)
         self.hook(*about)
 
     def _make_foreign(self, plural: str, name: str) -> None:
