@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from golden_rows import expected, same
 
-from tallystick.spark.columns import SCHEMA, schema_of
+from tallystick.spark.columns import DAMAGE_SCHEMA, SCHEMA, schema_of
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.scan import Wanted
 
@@ -19,7 +19,8 @@ datasource = pytest.importorskip("pyspark.sql.datasource", reason="needs the gro
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, Not  # noqa: E402
 from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
 
-from tallystick.spark.source import PushingReader, SplitPartition  # noqa: E402
+from tallystick.spark.pushdown import PushingReader  # noqa: E402
+from tallystick.spark.source import SplitPartition  # noqa: E402
 from tallystick.spark.splits import Split  # noqa: E402
 
 Golden = Callable[[str], Path]
@@ -145,7 +146,8 @@ def test_damage_of_the_whole_log_is_written_for_a_filter_too(golden: Golden, tmp
 
     def read_bytes(**given: str) -> int:
         options = ReadOptions.parse({"path": str(root), "queue": "1", "from": "3", "to": "4", "topic": "GoldA"} | given)
-        reader = PushingReader(options, from_arrow_schema(schema_of(["topic"])))
+        columns = DAMAGE_SCHEMA if "view" in given else schema_of(["topic"])
+        reader = PushingReader(options, from_arrow_schema(columns))
         return sum(split.bytes for split in splits_read(reader))
 
     whole = read_bytes(pruning="false")
