@@ -46,11 +46,13 @@ class Remote(Protocol):
 class Mirror:
     """A `presence.Bringer`, and a context manager: `root` and `committed` exist within it. It closes `remote`.
 
-    `files`: paths of the files that the mirror has, with their bytes, all of which can be read; None: it has all files
-    of the store. It raises what `remote` raises; OSError.
+    `files`: paths of the files that the mirror has, with their bytes and how many of them can be read; None: it has all
+    files of the store. It raises what `remote` raises; OSError.
     """
 
-    def __init__(self, remote: Remote, parent: Path | None = None, files: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, remote: Remote, parent: Path | None = None, files: Mapping[str, tuple[int, int]] | None = None
+    ) -> None:
         self._client = remote
         self._parent = parent
         self._files = files
@@ -76,8 +78,8 @@ class Mirror:
 
     def _make(self) -> None:
         if self._files is not None:
-            for path, length in self._files.items():
-                self._make_file(path, length, length)
+            for path, (length, readable) in self._files.items():
+                self._make_file(path, length, readable)
             return
         derived = [each for folder in _DERIVED for each in self._client.store(folder).files]
         store = self._client.store()  # last, so that its bound is behind everything that the queues name

@@ -134,8 +134,9 @@ def remote_at(root: str, access: Access) -> Remote:
 
 
 @contextmanager
-def reached(source: Source, files: Mapping[str, int] | None = None) -> Iterator[Reached]:
-    """Within this context, the store can be read. `files`: the only files that are needed, with their bytes.
+def reached(source: Source, files: Mapping[str, tuple[int, int]] | None = None) -> Iterator[Reached]:
+    """Within this context, the store can be read. `files`: the only files that are needed, with their bytes and how
+    many of them can be read.
 
     StoreClientError, VolumeError, OSError.
     """
@@ -143,7 +144,7 @@ def reached(source: Source, files: Mapping[str, int] | None = None) -> Iterator[
         yield Reached(source.root, source.root, None)
         return
     root = source.root + "/"
-    named = None if files is None else {path.removeprefix(root): size for path, size in files.items()}
+    named = None if files is None else {path.removeprefix(root): sizes for path, sizes in files.items()}
     with Mirror(remote_at(source.root, source.access), files=named) as mirror, bringing(mirror):
         yield Reached(source.root, str(mirror.root), mirror.committed)
 

@@ -150,7 +150,10 @@ def read_partition(
         for split in partition.task.splits:
             yield from _read_split(split, options, wanted, schema)
         return
-    files = {split.path: split.file_end - split.file_start for split in partition.task.splits if not split.missing}
+    files: dict[str, tuple[int, int]] = {}
+    for split in sorted(partition.task.splits, key=lambda each: each.end):  # nothing behind the last one is settled
+        if not split.missing:
+            files[split.path] = split.file_end - split.file_start, split.end - split.file_start
     with reached(partition.of, files) as store:
         for split in partition.task.splits:
             here = store.to_here(split)
