@@ -5,8 +5,9 @@ python docs/examples/walkthrough.py --check    exit status 1 if the page is not 
 
 A cell stands below a line `**In [n]:**`. One in `console` holds commands (`$ ...`) and what each prints; one in
 `python` is followed by `**Out [n]:**` and a block `text`, if it prints anything. All console cells share one shell, all
-Python cells one set of names and one session of Spark, and both the same empty folder. The broker listens at free ports;
-on the page and in the cells they are the usual ones. What is not below such a line is left as it is. What differs from run to run (times, ids, addresses, widths of columns) is no difference.
+Python cells one set of names and one session of Spark, and both the same empty folder. The broker listens at free
+ports; on the page and in the cells they are the usual ones. What is not below such a line is left as it is. What
+differs from run to run (times, ids, addresses, widths of columns) is no difference.
 """
 
 from __future__ import annotations

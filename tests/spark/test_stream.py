@@ -62,7 +62,7 @@ async def test_bounded_steps_come_to_the_end(tmp_path: Path) -> None:
         for number in range(60):
             await store.writes.put(message(b"%03d" % number + b"y" * 100))
     if not HAS_READ_LIMITS:
-        with pytest.raises(OptionError, match="requires Spark 4.2 or later"):
+        with pytest.raises(OptionError, match=r"requires Spark 4\.2 or later"):
             reader_of(tmp_path, maxBytesPerTrigger="2000")
         return
     reader = reader_of(tmp_path, maxBytesPerTrigger="2000")
