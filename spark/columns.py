@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 _TEXTS = pa.list_(pa.field("element", pa.string(), nullable=False))
 _TABLE = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
@@ -125,6 +124,8 @@ _MOST_TIMESTAMP_MS = (2**63 - 1) // 1000
 
 def _times(milliseconds: pa.Array, field: pa.Field) -> pa.Array:
     """Converts to microseconds. Null: the value is outside of what a timestamp can have."""
+    import pyarrow.compute as pc  # rarely used, and each worker process imports anew
+
     fits = pc.and_(pc.less_equal(milliseconds, _MOST_TIMESTAMP_MS), pc.greater_equal(milliseconds, -_MOST_TIMESTAMP_MS))
     kept = pc.if_else(fits, milliseconds, pa.scalar(None, pa.int64()))
     return kept.cast(pa.timestamp("ms", field.type.tz)).cast(field.type)

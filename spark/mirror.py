@@ -47,15 +47,21 @@ class Mirror:
     """A `presence.Bringer`, and a context manager: `root` and `committed` exist within it. It closes `remote`.
 
     `files`: paths of the files that the mirror has, with their bytes and how many of them can be read; None: it has all
-    files of the store. It raises what `remote` raises; OSError.
+    files of the store. `with_queues` false: no ConsumeQueues and no index. It raises what `remote` raises; OSError.
     """
 
     def __init__(
-        self, remote: Remote, parent: Path | None = None, files: Mapping[str, tuple[int, int]] | None = None
+        self,
+        remote: Remote,
+        parent: Path | None = None,
+        files: Mapping[str, tuple[int, int]] | None = None,
+        *,
+        with_queues: bool = True,
     ) -> None:
         self._client = remote
         self._parent = parent
         self._files = files
+        self._with_queues = with_queues
         self.committed: int | None = None
         """The bound that the remote side gave; None: it was not asked."""
         self._readable: dict[Path, int] = {}
@@ -81,7 +87,8 @@ class Mirror:
             for path, (length, readable) in self._files.items():
                 self._make_file(path, length, readable)
             return
-        derived = [each for folder in _DERIVED for each in self._client.store(folder).files]
+        folders = _DERIVED if self._with_queues else ()
+        derived = [each for folder in folders for each in self._client.store(folder).files]
         store = self._client.store()  # last, so that its bound is behind everything that the queues name
         (self.root / store.log_folder).mkdir(parents=True)
         self.committed = store.committed

@@ -196,7 +196,7 @@ class ReadOptions:
         StoreClientError, OSError."""
         found = []
         for source in self.sources():
-            with opened(source) as volume:
+            with opened(source, with_queues=False) as volume:
                 found.append(volume)
         return found
 

@@ -134,9 +134,11 @@ def remote_at(root: str, access: Access) -> Remote:
 
 
 @contextmanager
-def reached(source: Source, files: Mapping[str, tuple[int, int]] | None = None) -> Iterator[Reached]:
+def reached(
+    source: Source, files: Mapping[str, tuple[int, int]] | None = None, *, with_queues: bool = True
+) -> Iterator[Reached]:
     """Within this context, the store can be read. `files`: the only files that are needed, with their bytes and how
-    many of them can be read.
+    many of them can be read; `with_queues` false: ConsumeQueues and index are not needed.
 
     StoreClientError, VolumeError, OSError.
     """
@@ -145,7 +147,8 @@ def reached(source: Source, files: Mapping[str, tuple[int, int]] | None = None) 
         return
     root = source.root + "/"
     named = None if files is None else {path.removeprefix(root): sizes for path, sizes in files.items()}
-    with Mirror(remote_at(source.root, source.access), files=named) as mirror, bringing(mirror):
+    remote = remote_at(source.root, source.access)
+    with Mirror(remote, files=named, with_queues=with_queues) as mirror, bringing(mirror):
         yield Reached(source.root, str(mirror.root), mirror.committed)
 
 
@@ -167,10 +170,10 @@ class Reached:
 
 
 @contextmanager
-def opened(source: Source) -> Iterator[Volume]:
+def opened(source: Source, *, with_queues: bool = True) -> Iterator[Volume]:
     """Opens a store in its present state. Its files can be read within this context; the paths of its `files` hold
-    everywhere. VolumeError, StoreClientError, OSError."""
-    with reached(source) as store:
+    everywhere. `with_queues` false: only its bounds are needed. VolumeError, StoreClientError, OSError."""
+    with reached(source, with_queues=with_queues) as store:
         bound = store.committed if source.committed is None else source.committed
         volume = open_volume(Path(store.here), source.source, bound)
         yield replace(volume, files=store.from_here(volume.files))

@@ -61,7 +61,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         latest = dict(start)
         for source in self.options.sources():
-            with opened(source) as volume:
+            with opened(source, with_queues=most is not None) as volume:
                 done = start.get(volume.source, 0)
                 end = _end_within(volume, max(start.get(volume.source, volume.begin), volume.begin), most)
             if self._stop_at is not None:
