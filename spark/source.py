@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
@@ -42,7 +43,11 @@ def register(spark: SparkSession) -> None:
     """Enables the push-down of filters in this session (Spark's default is off), and registers the format, which is
     only necessary where Spark does not find it by itself."""
     spark.conf.set(PUSHDOWN_SETTING, "true")
-    spark.dataSource.register(TallystickSource)
+    try:
+        spark.dataSource.register(TallystickSource)
+    except AnalysisException as error:  # Spark 4.0 has found it, and refuses a second one
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
 
 
 @dataclass(frozen=True)

@@ -253,10 +253,12 @@ def test_addresses_that_cannot_be(text: str) -> None:
 
 
 def test_a_cluster_in_kubernetes_is_found_by_its_name_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr("tallystick.spark.name_server.brokers_of", lambda servers, _: asked.append(servers) or {})
-    assert stores_at("k8s://shop/orders", Access()) == []
-    assert asked == ["orders-nameserver.shop.svc:9876"]
+    def answer(servers: str, cluster: str | None) -> dict[str, str]:
+        raise VolumeError(f"asked {servers} for {cluster}")
+
+    monkeypatch.setattr("tallystick.spark.name_server.brokers_of", answer)
+    with pytest.raises(VolumeError, match=r"^asked orders-nameserver\.shop\.svc:9876 for None$"):
+        stores_at("k8s://shop/orders", Access())
 
 
 def test_another_process_at_the_address_of_a_broker_is_not_read(
