@@ -15,7 +15,7 @@ import ctypes
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -47,7 +47,8 @@ class Mirror:
     """A `presence.Bringer`, and a context manager: `root` and `committed` exist within it. It closes `remote`.
 
     `files`: paths of the files that the mirror has, with their bytes and how many of them can be read; None: it has all
-    files of the store. `with_queues` false: no ConsumeQueues and no index. It raises what `remote` raises; OSError.
+    files of the store. `most_derived_bytes`: without ConsumeQueues, or index, if their files have more bytes than this.
+    It raises what `remote` raises; OSError.
     """
 
     def __init__(
@@ -56,12 +57,12 @@ class Mirror:
         parent: Path | None = None,
         files: Mapping[str, tuple[int, int]] | None = None,
         *,
-        with_queues: bool = True,
+        most_derived_bytes: int | None = None,
     ) -> None:
         self._client = remote
         self._parent = parent
         self._files = files
-        self._with_queues = with_queues
+        self._most_derived_bytes = most_derived_bytes
         self.committed: int | None = None
         """The bound that the remote side gave; None: it was not asked."""
         self._readable: dict[Path, int] = {}
@@ -87,8 +88,7 @@ class Mirror:
             for path, (length, readable) in self._files.items():
                 self._make_file(path, length, readable)
             return
-        folders = _DERIVED if self._with_queues else ()
-        derived = [each for folder in folders for each in self._client.store(folder).files]
+        derived = [each for folder in _DERIVED for each in self._derived(folder)]
         store = self._client.store()  # last, so that its bound is behind everything that the queues name
         (self.root / store.log_folder).mkdir(parents=True)
         self.committed = store.committed
@@ -97,6 +97,13 @@ class Mirror:
             self._make_file(path, length, length if start is None else max(0, min(length, store.committed - start)))
         if not store.closed:
             (self.root / "abort").touch()
+
+    def _derived(self, folder: str) -> Iterable[tuple[str, int]]:
+        most = self._most_derived_bytes
+        if most == 0:
+            return ()
+        files = self._client.store(folder).files
+        return files if most is None or sum(length for _, length in files) <= most else ()
 
     def _make_file(self, path: str, length: int, readable: int) -> None:
         file = self.root / path

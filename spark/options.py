@@ -163,18 +163,22 @@ class ReadOptions:
 
         A member of a group has the group's name, because all members have the same log; with `members` its own name.
         """
-        found = [source for path in self.paths for source in self._sources_at(path, members)]
+        try:
+            access = self.access.for_tasks()
+        except AccessError as error:
+            raise OptionError(error.option, str(error)) from error
+        found = [source for path in self.paths for source in self._sources_at(path, access, members)]
         names = [source.source for source in found]
         if len(set(names)) < len(names):
             raise OptionError("path", f"two sources have the same name: {', '.join(names)} (give names: name=place)")
         return found
 
-    def _sources_at(self, path: StorePath, members: bool) -> Iterator[Source]:
+    def _sources_at(self, path: StorePath, access: Access, members: bool) -> Iterator[Source]:
         if path.http is not None:
-            stores = [FoundStore(path.folder, http=path.http)]
+            stores, access = [FoundStore(path.folder, http=path.http)], self.access  # each worker has its file
         else:
             try:
-                stores = stores_at(path.folder, self.access)
+                stores = stores_at(path.folder, access)
             except PlaceError as error:
                 raise OptionError("path", str(error)) from error
         if path.member is not None and len(stores) > 1:
@@ -188,7 +192,7 @@ class ReadOptions:
                 group,
                 store.http,
                 store.committed if self.committed is None else self.committed,
-                self.access,
+                access,
             )
 
     def volumes(self) -> list[Volume]:

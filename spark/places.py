@@ -36,6 +36,8 @@ Result = TypeVar("Result")
 _FILES = "/store/files"
 """Path of the files in a broker's HTTP API: with it, the root of a store there."""
 _NAME_SERVER_PORT = 9876
+_MOST_DERIVED_BYTES = 256 << 20
+"""The driver fetches whole files of queues to plan splits: about 40 queues of the usual size."""
 
 
 class PlaceError(ValueError):
@@ -135,10 +137,13 @@ def remote_at(root: str, access: Access) -> Remote:
 
 @contextmanager
 def reached(
-    source: Source, files: Mapping[str, tuple[int, int]] | None = None, *, with_queues: bool = True
+    source: Source,
+    files: Mapping[str, tuple[int, int]] | None = None,
+    *,
+    most_derived_bytes: int | None = None,
 ) -> Iterator[Reached]:
     """Within this context, the store can be read. `files`: the only files that are needed, with their bytes and how
-    many of them can be read; `with_queues` false: ConsumeQueues and index are not needed.
+    many of them can be read; `most_derived_bytes`: see `Mirror`.
 
     StoreClientError, VolumeError, OSError.
     """
@@ -148,7 +153,7 @@ def reached(
     root = source.root + "/"
     named = None if files is None else {path.removeprefix(root): sizes for path, sizes in files.items()}
     remote = remote_at(source.root, source.access)
-    with Mirror(remote, files=named, with_queues=with_queues) as mirror, bringing(mirror):
+    with Mirror(remote, files=named, most_derived_bytes=most_derived_bytes) as mirror, bringing(mirror):
         yield Reached(source.root, str(mirror.root), mirror.committed)
 
 
@@ -172,8 +177,11 @@ class Reached:
 @contextmanager
 def opened(source: Source, *, with_queues: bool = True) -> Iterator[Volume]:
     """Opens a store in its present state. Its files can be read within this context; the paths of its `files` hold
-    everywhere. `with_queues` false: only its bounds are needed. VolumeError, StoreClientError, OSError."""
-    with reached(source, with_queues=with_queues) as store:
+    everywhere. `with_queues` false: only its bounds are needed. VolumeError, StoreClientError, OSError.
+
+    A store elsewhere has no ConsumeQueues, or no index, if it would cost more to fetch these than they save.
+    """
+    with reached(source, most_derived_bytes=_MOST_DERIVED_BYTES if with_queues else 0) as store:
         bound = store.committed if source.committed is None else source.committed
         volume = open_volume(Path(store.here), source.source, bound)
         yield replace(volume, files=store.from_here(volume.files))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -140,9 +140,6 @@ def requested_schema(schema: StructType, options: ReadOptions) -> pa.Schema:
 def partitions_of(splits: Iterable[Split], sources: Iterable[Source], options: ReadOptions) -> list[InputPartition]:
     """Returns the tasks that read these splits. A task of a store elsewhere gets what it needs to reach it."""
     remote = {each.source: each for each in sources if is_remote(each.root)}
-    if remote:
-        access = options.access.for_tasks()
-        remote = {name: replace(each, access=access) for name, each in remote.items()}
     return [SplitPartition(task, remote.get(task.source)) for task in tasks_of(splits, options.split_bytes)]
 
 

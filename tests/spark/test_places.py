@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,13 @@ from s3_lab import S3Lab
 from store_server import StoreServer, serving
 from tally_process import TallyProcess, tally
 
-from tallystick.spark import store_client
+from tallystick.spark import places, store_client
 from tallystick.spark.access import KEY_FILE_VARIABLE, Access
 from tallystick.spark.jobs import cli, stats
 from tallystick.spark.options import OptionError, ReadOptions
-from tallystick.spark.places import reaching_runner, stores_at
+from tallystick.spark.places import opened, reaching_runner, stores_at
 from tallystick.spark.runner import inline
+from tallystick.spark.splits import plan
 from tallystick.spark.store_client import StoreClient, StoreClientError
 from tallystick.spark.volume import VolumeError, open_volume
 
@@ -289,6 +289,22 @@ def test_only_the_bytes_of_a_filter_cross(golden: Golden) -> None:
     assert crossed < open_volume(root).bound / 4
 
 
+def test_queues_that_cost_more_than_they_save_are_not_fetched(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = golden("clean")
+    with serving(root, open_volume(root).bound) as server:
+        (source,) = ReadOptions.parse({"path": server.address}).sources()
+
+        def fetched() -> set[str]:
+            server.read.clear()
+            with opened(source) as volume:
+                assert plan(volume, split_bytes=100_000)
+            return {path.partition("/")[0] for path, _, _ in server.read}
+
+        assert fetched() == {"commitlog", "consumequeue"}
+        monkeypatch.setattr(places, "_MOST_DERIVED_BYTES", 1000)
+        assert fetched() == set()
+
+
 # -- servers that do harm ----------------------------------------------------------------------------------------------
 
 
@@ -448,9 +464,8 @@ def test_a_task_needs_no_file_of_the_driver(golden: Golden, tmp_path: Path) -> N
     root = golden("clean")
     with serving(root, open_volume(root).bound) as server:
         server.token = "first"
-        (source,) = replace(
-            options, paths=ReadOptions.parse({"path": server.address}).paths, access=for_tasks
-        ).sources()
+        token.write_text("first\n")
+        (source,) = ReadOptions.parse({"path": server.address, "tokenFile": str(token)}).sources()
         assert source.access == for_tasks
 
 
