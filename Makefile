@@ -61,7 +61,7 @@ test-spark-versions: wheel ## the short part of Spark's tests with each version 
 	    echo "Spark $$version"; at=$(CURDIR)/build/spark-$$version; rm -rf $$at; \
 	    $(BIN)/python -m venv $$at && \
 	    $$at/bin/python -m pip install --quiet "$$(ls $(CURDIR)/dist/tallystick-*.whl)[spark]" "pyspark~=$$version.0" \
-	        'pytest>=8.3,<10' 'pytest-asyncio>=1.0,<2' 'hypothesis>=6.100,<7' pyyaml && \
+	        'pytest>=8.3,<10' 'pytest-asyncio>=1.0,<2' 'pytest-xdist>=3.6,<4' 'hypothesis>=6.100,<7' pyyaml && \
 	    env -u PYTHONPATH $$at/bin/python -m pytest --quiet -m spark_versions $$(grep -rl --include='test_*.py' spark_versions tests/spark) $(ARGS); \
 	    status=$$?; rm -rf $$at; [ $$status = 0 ] || exit $$status; \
 	done
