@@ -124,7 +124,7 @@ _MOST_TIMESTAMP_MS = (2**63 - 1) // 1000
 
 def _times(milliseconds: pa.Array, field: pa.Field) -> pa.Array:
     """Converts to microseconds. Null: the value is outside of what a timestamp can have."""
-    import pyarrow.compute as pc  # rarely used, and each worker process imports anew
+    import pyarrow.compute as pc  # rarely used, and each worker process imports it again
 
     fits = pc.and_(pc.less_equal(milliseconds, _MOST_TIMESTAMP_MS), pc.greater_equal(milliseconds, -_MOST_TIMESTAMP_MS))
     kept = pc.if_else(fits, milliseconds, pa.scalar(None, pa.int64()))

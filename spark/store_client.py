@@ -6,7 +6,7 @@
 
 The client uses one connection. It repeats a request for a while if there is no complete answer, or an answer 5xx (a
 broker that starts, or has too many readers). It gives up an answer that arrives too slowly or is too long, so that no
-server keeps a task for ever or fills its memory. `Access` has the token and the certificates.
+server keeps a task forever or fills its memory. `Access` has the token and the certificates.
 """
 
 from __future__ import annotations
