@@ -54,6 +54,18 @@ test: test-tools ## the tests that need neither Docker nor Spark: PART=store ARG
 test-spark: test-tools ## the tests that start Spark, which needs Java: ARGS='-k export' JOBS=3
 	$(PYTEST) --numprocesses=$(or $(JOBS),3) -m spark tests/spark $(ARGS)
 
+# From the wheel, as users install it. Each version of Spark takes 700 MB, and is removed afterwards.
+.PHONY: test-spark-versions
+test-spark-versions: wheel ## the short part of Spark's tests with each version of Spark: VERSIONS='4.0 4.1 4.2 4.3'
+	@for version in $(or $(VERSIONS),4.0 4.1 4.2 4.3); do \
+	    echo "Spark $$version"; at=$(CURDIR)/build/spark-$$version; rm -rf $$at; \
+	    $(BIN)/python -m venv $$at && \
+	    $$at/bin/python -m pip install --quiet "$$(ls $(CURDIR)/dist/tallystick-*.whl)[spark]" "pyspark~=$$version.0" \
+	        'pytest>=8.3,<10' 'pytest-asyncio>=1.0,<2' 'pytest-xdist>=3.6,<4' 'hypothesis>=6.100,<7' pyyaml && \
+	    env -u PYTHONPATH $$at/bin/python -m pytest --quiet -m spark_versions $$(grep -rl --include='test_*.py' spark_versions tests/spark) $(ARGS); \
+	    status=$$?; rm -rf $$at; [ $$status = 0 ] || exit $$status; \
+	done
+
 test-simulators: $(VENV)/.dev ## the tests that run groups, brokers and operators from seeds, and plant bugs for them to find: JOBS=2
 	$(PYTEST) --numprocesses=$(or $(JOBS),2) -m simulation tests/$(PART) $(ARGS)
 

@@ -62,6 +62,7 @@ class _Process:
         self._clock = ProcessClock()
         self._progress = StartProgress()
         self._with_broker = False
+        self._http: Host | None = None
         self._nameserver: NameServer | None = None
         self._stop = asyncio.Event()
         self._ready = False
@@ -86,7 +87,7 @@ class _Process:
                 probes = Probes(self._unhealthy, self._unready, self._metrics_text)
                 admin = AdminView(lambda: self._broker, self._absent, self._node)
                 http = HttpServer(settings.http, probes, self._group, admin)
-                places["http"] = Host(settings.http.host, await http.start())
+                places["http"] = self._http = Host(settings.http.host, await http.start())
                 stack.push_async_callback(http.stop)
             if with_nameserver:
                 nameserver = NameServer(settings.nameserver, findings=self._findings)
@@ -123,6 +124,7 @@ class _Process:
 
     async def _start_broker(self, settings: Settings) -> Broker:
         broker = await Broker.start(settings.broker, settings.store, progress=self._progress, findings=self._findings)
+        broker.http = _reached_at(self._http, broker.advertised)
         self._metrics = BrokerMetrics(broker)
         if broker.settings.logLevel != settings.broker.logLevel:  # it was changed while an earlier process ran
             logs.set_level(broker.settings.logLevel)
@@ -205,6 +207,11 @@ def _registered_with(nameserver: Host, settings: Settings) -> Settings:
     loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
     near = Host(loopback.get(nameserver.ip, nameserver.ip), nameserver.port)
     return replace(settings, broker=replace(settings.broker, namesrvAddr=str(near)))
+
+
+def _reached_at(http: Host | None, advertised: Host) -> Host | None:
+    """Where others reach the HTTP port: at the advertised address, if it listens at all addresses."""
+    return Host(advertised.ip, http.port) if http is not None and http.ip in ("0.0.0.0", "::") else http
 
 
 async def _timed(what: str, stop: Callable[[], Awaitable[None]]) -> None:

@@ -1,7 +1,8 @@
 """The columns of a message, as Arrow and Spark types. The kernel produces them.
 
 Times are milliseconds since 1970, as in the record, not Spark timestamps: a record can contain any 64 bits, and a wrong
-clock writes values that no timestamp can have. `timestamp_millis(store_timestamp_ms)` converts one.
+clock writes values that no timestamp can have. `timestamp_millis(store_timestamp_ms)` converts one. So does a schema
+that requests the column as a timestamp; a value that no timestamp can have is then null.
 """
 
 from __future__ import annotations
@@ -70,3 +71,61 @@ def schema_of(names: Iterable[str]) -> pa.Schema:
 def ddl_of(schema: pa.Schema) -> str:
     """Returns the schema in Spark's DDL."""
     return ", ".join(f"{field.name} {_DDL[field.type]}" for field in schema)
+
+
+def check_requested(wanted: pa.Schema, of: pa.Schema | None = None) -> None:
+    """Checks that columns with these names can be produced with these types. `of`: all columns; None: of messages.
+
+    ValueError: a column does not exist, or cannot have this type.
+    """
+    there = SCHEMA if of is None else of
+    for field in wanted:
+        if field.name not in there.names:
+            raise ValueError(f"there is no column {field.name!r}; there are {', '.join(there.names)}")
+        has = there.field(field.name).type
+        if not (_is_same(has, field.type) or _is_wider(has, field.type) or _is_time(field)):
+            raise ValueError(f"the column {field.name} is {_DDL[has]}, and cannot be read as another type")
+
+
+def _is_same(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether they differ at most in what may be null."""
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return bool(one.value_type.equals(other.value_type))
+    if pa.types.is_map(one) and pa.types.is_map(other):
+        return bool(one.key_type.equals(other.key_type) and one.item_type.equals(other.item_type))
+    return bool(one.equals(other))
+
+
+def _is_wider(has: pa.DataType, wanted: pa.DataType) -> bool:
+    return bool(has.equals(pa.int32()) and wanted.equals(pa.int64()))
+
+
+def _is_time(field: pa.Field) -> bool:
+    return bool(field.name.endswith("_timestamp_ms") and pa.types.is_timestamp(field.type))
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns the same columns with the types and nullability of a schema that `check_requested` accepts. It copies a
+    column only if its type differs."""
+    if batch.schema.equals(schema):
+        return batch
+    columns = [_conformed(column, field) for column, field in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _conformed(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type.equals(field.type):
+        return column
+    return _times(column, field) if _is_time(field) else column.cast(field.type)
+
+
+_MOST_TIMESTAMP_MS = (2**63 - 1) // 1000
+
+
+def _times(milliseconds: pa.Array, field: pa.Field) -> pa.Array:
+    """Converts to microseconds. Null: the value is outside of what a timestamp can have."""
+    import pyarrow.compute as pc  # rarely used, and each worker process imports it again
+
+    fits = pc.and_(pc.less_equal(milliseconds, _MOST_TIMESTAMP_MS), pc.greater_equal(milliseconds, -_MOST_TIMESTAMP_MS))
+    kept = pc.if_else(fits, milliseconds, pa.scalar(None, pa.int64()))
+    return kept.cast(pa.timestamp("ms", field.type.tz)).cast(field.type)

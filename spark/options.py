@@ -1,7 +1,11 @@
 """The options of `spark.read.format("tallystick")`. Spark passes all options as texts; this module parses them.
 
-path             store directories, separated by commas, or as Spark's list; `name=directory` gives a source its name,
-                 `group/name=directory` also names its group (write a relative directory with = in it as ./a=b)
+path             stores, separated by commas, or as Spark's list: directories, brokers, name servers, backups
+                 (`places.py`); `name=directory` gives a source its name, `group/name=directory` also names its group
+                 (write a relative directory with = in it as ./a=b)
+stores           the same; for CREATE TABLE, where Spark changes `path`
+token, tokenFile, ca, keyFile     the token for brokers, or a file with it; certificates in PEM format that a broker's
+                 must be signed with; the key file of encrypted backups
 topic, queue     one or several, separated by commas
 from, to         half-open, [from, to): whole numbers are queue offsets, anything else an ISO 8601 time of storing
                  (UTC if it names no zone)
@@ -22,22 +26,41 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TypeVar
 
+from tallystick.spark.access import NO_ACCESS, Access, AccessError
 from tallystick.spark.columns import SCHEMA, WITHOUT_BODY
+from tallystick.spark.places import FoundStore, PlaceError, opened, stores_at
 from tallystick.spark.scan import Int64Range, Wanted
 from tallystick.spark.splits import SPLIT_BYTES
-from tallystick.spark.volume import Source, Volume, open_volume
+from tallystick.spark.volume import Source, Volume
 
 T = TypeVar("T")
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 KNOWN = (
-    *("path", "paths", "topic", "queue", "from", "to", "key", "committed", "columns", "verify", "mode", "damagePath"),
+    *(
+        "path",
+        "paths",
+        "stores",
+        "token",
+        "tokenFile",
+        "ca",
+        "keyFile",
+        "topic",
+        "queue",
+        "from",
+        "to",
+        "key",
+        "committed",
+        "columns",
+        "verify",
+        "mode",
+        "damagePath",
+    ),
     *("view", "splitBytes", "pushdown", "pruning", "maxBytesPerTrigger", "failOnDataLoss", "startingPosition"),
 )
 
@@ -55,8 +78,8 @@ _NAMED = re.compile(r"(?:(?P<group>[^/.=][^/=]*)/)?(?P<member>[^/=]+)=(?P<folder
 
 @dataclass(frozen=True, slots=True)
 class StorePath:
-    """One store of `path`. `group` and `member`: its names, None if they are not given. `http`: its broker's
-    address."""
+    """One entry of `path`. `group` and `member`: its names, None if they are not given. `http`: the address of the
+    broker of a folder."""
 
     folder: str
     member: str | None = None
@@ -69,6 +92,7 @@ class ReadOptions:
     """The options of one read: see the module's docstring. `parse` refuses invalid values."""
 
     paths: tuple[StorePath, ...]
+    access: Access = NO_ACCESS
     wanted: Wanted = Wanted()  # noqa: RUF009 -- frozen
     columns: tuple[str, ...] = WITHOUT_BODY
     committed: int | None = None
@@ -105,7 +129,8 @@ class ReadOptions:
         limit = take("maxBytesPerTrigger")
         verify = take("verify")
         return cls(
-            paths=_paths(take("path"), take("paths")),
+            paths=_paths(take("stores", take("path")), take("paths")),
+            access=_access(take("token"), take("tokenFile"), take("ca"), take("keyFile")),
             wanted=wanted,
             columns=_columns(take("columns")),
             committed=None if committed is None else _integer("committed", committed, 0),
@@ -133,34 +158,65 @@ class ReadOptions:
         return replace(self, columns=_known(columns))
 
     def sources(self, *, members: bool = False) -> list[Source]:
-        """Returns the stores by the names that their rows have. OptionError: two stores have the same name.
+        """Finds the stores, by the names that their rows have. OptionError: a place has none, or two have the same
+        name; StoreClientError, VolumeError, OSError: see `places.stores_at`.
 
         A member of a group has the group's name, because all members have the same log; with `members` its own name.
         """
-        found = []
-        for path in self.paths:
-            name = path.member if members else path.group or path.member
-            found.append(Source(name or path.folder, path.folder, path.group, path.http))
+        try:
+            access = self.access.for_tasks()
+        except AccessError as error:
+            raise OptionError(error.option, str(error)) from error
+        found = [source for path in self.paths for source in self._sources_at(path, access, members)]
         names = [source.source for source in found]
         if len(set(names)) < len(names):
-            raise OptionError("path", f"two sources have the same name: {', '.join(names)}")
+            raise OptionError("path", f"two sources have the same name: {', '.join(names)} (give names: name=place)")
         return found
 
-    def volumes(self, names: Collection[str] | None = None) -> list[Volume]:
-        """Opens the stores in their present state; `names`: only these. VolumeError, OSError; OptionError: two have the
-        same name."""
-        return [
-            open_volume(Path(each.root), each.source, self.committed)
-            for each in self.sources()
-            if names is None or each.source in names
-        ]
+    def _sources_at(self, path: StorePath, access: Access, members: bool) -> Iterator[Source]:
+        if path.http is not None:
+            stores, access = [FoundStore(path.folder, http=path.http)], self.access  # each worker has its file
+        else:
+            try:
+                stores = stores_at(path.folder, access)
+            except PlaceError as error:
+                raise OptionError("path", str(error)) from error
+        if path.member is not None and len(stores) > 1:
+            raise OptionError("path", f"{path.member}={path.folder} names {len(stores)} stores: leave out the name")
+        for store in stores:
+            group = path.group or (store.group if path.member is None else None)
+            member = path.member or store.member
+            yield Source(
+                (member if members else group or member) or group or store.root,
+                store.root,
+                group,
+                store.http,
+                store.committed if self.committed is None else self.committed,
+                access,
+            )
+
+    def volumes(self) -> list[Volume]:
+        """Looks at the stores in their present state. OptionError: two have the same name; VolumeError,
+        StoreClientError, OSError."""
+        found = []
+        for source in self.sources():
+            with opened(source, with_queues=False) as volume:
+                found.append(volume)
+        return found
+
+
+def _access(token: str | None, token_file: str | None, ca: str | None, key_file: str | None) -> Access:
+    try:
+        return Access.of(token, token_file, ca, key_file)
+    except AccessError as error:
+        raise OptionError(error.option, str(error)) from error
 
 
 def _paths(path: str | None, paths: str | None) -> tuple[StorePath, ...]:
     listed = [str(item) for item in json.loads(paths)] if paths else []
     listed += [item.strip() for item in (path or "").split(",") if item.strip()]
     if not listed:
-        raise OptionError("path", "name a store's directory, or several")
+        raise OptionError("path", "name a store: a directory or an address; or several, separated by commas")
     named = [(item, _NAMED.fullmatch(item)) for item in listed]
     return tuple(
         StorePath(match["folder"], match["member"], match["group"]) if match else StorePath(item)

@@ -75,7 +75,7 @@ def plan_tasks(
 ) -> list[PlanTask]:
     left_out = without or {}
     return [
-        PlanTask(source, options.committed, options.split_bytes, tuple(left_out.get(source.source, ())))
+        PlanTask(source, source.committed, options.split_bytes, tuple(left_out.get(source.source, ())))
         for source in options.sources(members=members)
     ]
 
@@ -89,7 +89,7 @@ def plan_source(task: PlanTask) -> Planned:
 def volume_of(task: PlanTask) -> Volume:
     committed = task.committed
     if committed is None and task.of.http is not None:
-        committed = broker_bound(task.of.http)
+        committed = broker_bound(task.of)
     for look in range(_LOOKS):
         try:
             return open_volume(Path(task.of.root), task.of.source, committed)
@@ -99,10 +99,10 @@ def volume_of(task: PlanTask) -> Volume:
     raise AssertionError("the loop returns or raises")
 
 
-def broker_bound(http: str) -> int | None:
-    """Returns the broker's committed position; None: it does not answer, or not with a position."""
+def broker_bound(source: Source) -> int | None:
+    """Returns the committed position of the source's broker; None: it does not answer, or not with a position."""
     try:
-        with StoreClient(http, patience_s=_PATIENCE_S) as client:
+        with StoreClient(source.http or "", source.access, patience_s=_PATIENCE_S) as client:
             return client.store().committed
     except StoreClientError as error:
         _logger.warning("the broker gave no bound, the files determine it: %s", error)

@@ -2,7 +2,7 @@
 
 All code of `spark` calls these functions before it reads bytes of a file of a store. Usually they do nothing. If a
 task reads a store that is not mounted, its files are holes of the right length under the right names
-(`cluster/mirror.py`), and these functions fetch the bytes before they return.
+(`mirror.py`), and these functions fetch the bytes before they return.
 """
 
 from __future__ import annotations

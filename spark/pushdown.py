@@ -1,4 +1,4 @@
-"""Converts Spark's filters to those of the reader, combined with AND.
+"""Converts Spark's filters to those of the reader, combined with AND. Spark 4.1 and later have them.
 
 The reader applies filters on source, topic, queue, queue offset and store time itself. Filters on tags and on the
 unique key only tell it what it need not read (`pruning.py`), and Spark applies them to the rows. Spark hands over
@@ -7,6 +7,7 @@ neither `or` nor functions of columns.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -24,9 +25,35 @@ from pyspark.sql.datasource import (
 from tallystick.spark.columns import SCHEMA
 from tallystick.spark.options import INT64_MAX, INT64_MIN
 from tallystick.spark.scan import Int64Range, Wanted
+from tallystick.spark.source import MessageReader
 
 _RANGES = {"queue_offset": "queue_offsets", "store_timestamp_ms": "store_times_ms"}
 _CHOICES = {"topic": "topics", "queue_id": "queues", "source": "sources"}
+
+
+class PushingReader(MessageReader):
+    """A reader that applies the filters that it supports. Spark needs `spark.sql.python.filterPushdown.enabled` for
+    it."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        if self.options.view == "damage":
+            yield from filters
+            return
+        for item in filters:
+            narrowed = push(self.wanted, item)
+            if narrowed is None:
+                if self.options.pruning:
+                    self.wanted = hint(self.wanted, item)
+                yield item
+            else:
+                self.wanted = narrowed
+        self.impossible = is_impossible(self.wanted)
+
+
+def is_impossible(wanted: Wanted) -> bool:
+    empty = (wanted.topics, wanted.queues, wanted.keys, wanted.tags, wanted.sources)
+    ranges = (wanted.queue_offsets, wanted.store_times_ms)
+    return () in empty or any(bounds is not None and bounds[0] > bounds[1] for bounds in ranges)
 
 
 def push(wanted: Wanted, item: Filter) -> Wanted | None:

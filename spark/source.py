@@ -1,51 +1,61 @@
 """`spark.read.format("tallystick")` and `spark.readStream.format("tallystick")`: messages of stores, from their files.
 
-    from tallystick.spark.source import register
-    register(spark)
-    spark.read.format("tallystick").option("topic", "orders").load("/data/broker-a,/data/broker-b")
+    spark.read.format("tallystick").load("http://broker:8080").where("topic = 'orders'").show()
 
-The driver determines the bound of each store and plans splits. A worker opens the file of its split and passes on the
-kernel's batches. It sends no request to a broker and writes nothing to a store. Spark's Python API has two limits.
-Columns that a query does not use are read unless the option `columns` or a schema excludes them (the body must be
-requested). And a split cannot prefer a host; the jobs do that in another way (`spark/cluster/place.py`).
+Spark finds the source by itself where the package is installed (`pyspark_tallystick`). The driver determines the bound
+of each store and plans splits. A worker opens the file of its split, or fetches that range of it if the store is
+elsewhere (`places.py`), and passes on the kernel's batches. Nothing is written to a store. Spark's Python API has two
+limits. Columns that a query does not use are read unless the option `columns` or a schema excludes them (the body must
+be requested). And a split cannot prefer a host; the jobs do that in another way (`spark/cluster/place.py`).
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tallystick.spark.columns import DAMAGE_SCHEMA, ddl_of, schema_of
-from tallystick.spark.options import ReadOptions
+from tallystick.spark import catalog_table
+from tallystick.spark.columns import DAMAGE_SCHEMA, check_requested, conform, ddl_of, schema_of
+from tallystick.spark.options import OptionError, ReadOptions
+from tallystick.spark.places import is_remote, opened, reached
+from tallystick.spark.presence import release
 from tallystick.spark.pruning import pruned
-from tallystick.spark.pushdown import hint, push
 from tallystick.spark.scan import Damage, SplitScan, Wanted
 from tallystick.spark.splits import Split, Task, splits_of, tasks_of
+from tallystick.spark.versions import PUSHDOWN_SETTING, arrow_schema, pushes_filters
+from tallystick.spark.volume import Source
 
 NAME = "tallystick"
-_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 _logger = logging.getLogger(__name__)
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the format with this session, and enables the push-down of filters (off by default in Spark)."""
-    spark.conf.set(_PUSHDOWN, "true")
-    spark.dataSource.register(TallystickSource)
+    """Enables the push-down of filters in this session (Spark's default is off), and registers the format, which is
+    only necessary where Spark does not find it by itself."""
+    spark.conf.set(PUSHDOWN_SETTING, "true")
+    try:
+        spark.dataSource.register(TallystickSource)
+    except AnalysisException as error:  # Spark 4.0 has found it, and refuses a second one
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
 
 
 @dataclass(frozen=True)
 class SplitPartition(InputPartition):
+    """`of`: the store, with what a task needs to reach it; None: it is a folder."""
+
     task: Task
+    of: Source | None = None
 
 
 class TallystickSource(DataSource):
@@ -55,27 +65,38 @@ class TallystickSource(DataSource):
     def name(cls) -> str:
         return NAME
 
-    def schema(self) -> str:
-        options = ReadOptions.parse(self.options)
-        return ddl_of(DAMAGE_SCHEMA if options.view == "damage" else schema_of(options.columns))
+    def schema(self) -> StructType | str:
+        given = catalog_table.options_of(self.options)
+        options = ReadOptions.parse(given)
+        schema = DAMAGE_SCHEMA if options.view == "damage" else schema_of(options.columns)
+        if catalog_table.is_created(self.options):
+            return catalog_table.schema_with(given, schema)
+        return ddl_of(schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = ReadOptions.parse(self.options)
-        return (PushingReader if options.pushdown else MessageReader)(options, schema)
+        options = self._read_options(schema)
+        if options.pushdown and pushes_filters():
+            from tallystick.spark.pushdown import PushingReader  # Spark 4.0 does not have its imports
+
+            return PushingReader(options, schema)
+        return MessageReader(options, schema)
 
     def streamReader(self, schema: StructType):  # type: ignore[no-untyped-def]  # noqa: N802
-        from tallystick.spark.stream import MessageStreamReader  # Spark 4.1 does not have its imports
+        from tallystick.spark.stream import MessageStreamReader
 
-        return MessageStreamReader(ReadOptions.parse(self.options), schema)
+        return MessageStreamReader(self._read_options(schema), schema)
+
+    def _read_options(self, schema: StructType) -> ReadOptions:
+        return ReadOptions.parse(catalog_table.options_in(schema) | dict(self.options))
 
 
 class MessageReader(DataSourceReader):
     """One table: messages, or with `view` the damage. It is pickled to the workers, so it has only plain values."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self.options = options
+        self.schema = requested_schema(schema, options)
+        self.options = options if options.view == "damage" else options.reading(self.schema.names)
         self.wanted = options.wanted
-        self.schema = to_arrow_schema(schema, timezone="UTC")
         self.impossible = False
         """Two filters contradict each other."""
 
@@ -85,79 +106,85 @@ class MessageReader(DataSourceReader):
         # The side output and the table of damage are of the whole log.
         all_damage = self.options.view == "damage" or self.options.damage_path is not None
         wanted = Wanted() if all_damage or not self.options.pruning else self.wanted
+        sources = self.options.sources()
         splits: list[Split] = []
-        for volume in self.options.volumes(self.wanted.sources):
-            found = pruned(volume, wanted)
-            _logger.info(
-                "%s: %s of %s bytes are to be read, in %s ranges%s",
-                *(volume.source, found.bytes, volume.bytes, len(found.ranges)),
-                f", because of {' and '.join(found.by)}" if found.by else "",
-            )
-            splits += splits_of(volume, found.ranges, self.options.split_bytes)
-        return [SplitPartition(task) for task in tasks_of(splits, self.options.split_bytes)]
+        for source in sources:
+            if self.wanted.sources is not None and source.source not in self.wanted.sources:
+                continue
+            with opened(source) as volume:
+                found = pruned(volume, wanted)
+                _logger.info(
+                    "%s: %s of %s bytes are to be read, in %s ranges%s",
+                    *(volume.source, found.bytes, volume.bytes, len(found.ranges)),
+                    f", because of {' and '.join(found.by)}" if found.by else "",
+                )
+                splits += splits_of(volume, found.ranges, self.options.split_bytes)
+        return partitions_of(splits, sources, self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SplitPartition):  # Spark's default, instead of an empty list
             return iter(())
-        return read_partition(partition.task, self.options, self.wanted, self.schema)
+        return read_partition(partition, self.options, self.wanted, self.schema)
 
 
-class PushingReader(MessageReader):
-    """A reader that applies the filters that it supports. Spark needs `spark.sql.python.filterPushdown.enabled` for
-    it."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        if self.options.view == "damage":
-            yield from filters
-            return
-        for item in filters:
-            narrowed = push(self.wanted, item)
-            if narrowed is None:
-                if self.options.pruning:
-                    self.wanted = hint(self.wanted, item)
-                yield item
-            else:
-                self.wanted = narrowed
-        self.impossible = is_impossible(self.wanted)
+def requested_schema(schema: StructType, options: ReadOptions) -> pa.Schema:
+    """Returns the Arrow schema to produce. OptionError: the user's schema has a column that cannot be produced."""
+    wanted = arrow_schema(schema)
+    try:
+        check_requested(wanted, DAMAGE_SCHEMA if options.view == "damage" else None)
+    except ValueError as error:
+        raise OptionError("schema", str(error)) from error
+    return wanted
 
 
-def is_impossible(wanted: Wanted) -> bool:
-    empty = (wanted.topics, wanted.queues, wanted.keys, wanted.tags, wanted.sources)
-    ranges = (wanted.queue_offsets, wanted.store_times_ms)
-    return () in empty or any(bounds is not None and bounds[0] > bounds[1] for bounds in ranges)
+def partitions_of(splits: Iterable[Split], sources: Iterable[Source], options: ReadOptions) -> list[InputPartition]:
+    """Returns the tasks that read these splits. A task of a store elsewhere gets what it needs to reach it."""
+    remote = {each.source: each for each in sources if is_remote(each.root)}
+    return [SplitPartition(task, remote.get(task.source)) for task in tasks_of(splits, options.split_bytes)]
 
 
-def read_partition(task: Task, options: ReadOptions, wanted: Wanted, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a task's splits in the schema that Spark expects. DamageMetError (FAILFAST), OSError."""
-    for split in task.splits:
-        yield from _read_split(split, options, wanted, schema)
+def read_partition(
+    partition: SplitPartition, options: ReadOptions, wanted: Wanted, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a task's splits in the schema that Spark expects. DamageMetError (FAILFAST), OSError,
+    StoreClientError."""
+    if partition.of is None:
+        for split in partition.task.splits:
+            yield from _read_split(split, options, wanted, schema)
+        return
+    files: dict[str, tuple[int, int]] = {}
+    for split in sorted(partition.task.splits, key=lambda each: each.end):  # nothing behind the last one is settled
+        if not split.missing:
+            files[split.path] = split.file_end - split.file_start, split.end - split.file_start
+    with reached(partition.of, files) as store:
+        for split in partition.task.splits:
+            here = store.to_here(split)
+            yield from _read_split(here, options, wanted, schema, store.from_here)
+            release(here.path, here.begin - here.file_start, here.end - here.file_start)
 
 
-def _read_split(split: Split, options: ReadOptions, wanted: Wanted, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _read_split(
+    split: Split,
+    options: ReadOptions,
+    wanted: Wanted,
+    schema: pa.Schema,
+    from_here: Callable[[list[Damage]], list[Damage]] = list,
+) -> Iterator[pa.RecordBatch]:
     if options.view == "damage":
         scan = SplitScan(split, [], Wanted(topics=()), check_crc=options.verify is not False)
         for _ in scan:
             pass
-        yield pa.RecordBatch.from_pylist([asdict(damage) for damage in scan.damage], schema=schema)
+        rows = [asdict(damage) for damage in from_here(scan.damage)]
+        yield conform(pa.RecordBatch.from_pylist(rows, schema=DAMAGE_SCHEMA).select(schema.names), schema)
         return
     scan = SplitScan(split, schema.names, wanted, check_crc=options.check_crc, fail_fast=options.fail_fast)
     for batch in scan:
         yield conform(batch, schema)
+    damage = from_here(scan.damage)
     if options.damage_path is not None:
-        write_damage(Path(options.damage_path), split, scan.damage)
-    for damage in scan.damage:
-        _logger.warning("skipped %s", damage)
-
-
-def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns the same columns with the schema's nullability. It copies a column only if its type differs."""
-    if batch.schema.equals(schema):
-        return batch
-    columns = [
-        column if column.type.equals(field.type) else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+        write_damage(Path(options.damage_path), split, damage)
+    for each in damage:
+        _logger.warning("skipped %s", each)
 
 
 def write_damage(folder: Path, split: Split, damage: list[Damage]) -> None:

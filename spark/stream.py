@@ -15,13 +15,19 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from tallystick.spark.options import ReadOptions
-from tallystick.spark.source import SplitPartition, read_partition
-from tallystick.spark.splits import Split, plan, tasks_of
+from tallystick.spark.options import OptionError, ReadOptions
+from tallystick.spark.places import opened
+from tallystick.spark.source import SplitPartition, partitions_of, read_partition, requested_schema
+from tallystick.spark.splits import Split, plan
+from tallystick.spark.versions import (
+    HAS_READ_LIMITS,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
 from tallystick.spark.volume import Volume
 
 Offset = dict[str, int]
@@ -38,9 +44,11 @@ class DataLossError(Exception):
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self.options = options
+        if options.max_bytes_per_trigger is not None and not HAS_READ_LIMITS:
+            raise OptionError("maxBytesPerTrigger", "requires Spark 4.2 or later")
         self._stop_at: Offset | None = None
-        self.schema = to_arrow_schema(schema, timezone="UTC")
+        self.schema = requested_schema(schema, options)
+        self.options = options.reading(self.schema.names)
 
     def initialOffset(self) -> Offset:  # noqa: N802
         volumes = self.options.volumes()
@@ -52,9 +60,10 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = start or {}
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         latest = dict(start)
-        for volume in self.options.volumes():
-            done = start.get(volume.source, 0)
-            end = _end_within(volume, max(start.get(volume.source, volume.begin), volume.begin), most)
+        for source in self.options.sources():
+            with opened(source, with_queues=most is not None) as volume:
+                done = start.get(volume.source, 0)
+                end = _end_within(volume, max(start.get(volume.source, volume.begin), volume.begin), most)
             if self._stop_at is not None:
                 end = min(end, self._stop_at.get(volume.source, done))
             latest[volume.source] = max(end, done)
@@ -74,20 +83,22 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         splits: list[Split] = []
         lost: Offset = {}
-        for volume in self.options.volumes():
-            begin = start.get(volume.source, volume.begin)
-            stop = end.get(volume.source, begin)
-            if begin < min(volume.begin, stop):
-                lost[volume.source] = min(volume.begin, stop) - begin
-            # The bound may be higher than when `stop` was determined; all files below `stop` exist.
-            splits += plan(volume, begin, stop, self.options.split_bytes)
+        sources = self.options.sources()
+        for source in sources:
+            with opened(source) as volume:
+                begin = start.get(volume.source, volume.begin)
+                stop = end.get(volume.source, begin)
+                if begin < min(volume.begin, stop):
+                    lost[volume.source] = min(volume.begin, stop) - begin
+                # The bound may be higher than when `stop` was determined; all files below `stop` exist.
+                splits += plan(volume, begin, stop, self.options.split_bytes)
         if lost and self.options.fail_on_data_loss:
             raise DataLossError(lost)
-        return [SplitPartition(task) for task in tasks_of(splits, self.options.split_bytes)]
+        return partitions_of(splits, sources, self.options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SplitPartition), "partitions() gives no others"
-        return read_partition(partition.task, self.options, self.options.wanted, self.schema)
+        return read_partition(partition, self.options, self.options.wanted, self.schema)
 
 
 def _end_within(volume: Volume, begin: int, most_bytes: int | None) -> int:

@@ -25,6 +25,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from tallystick.spark.access import NO_ACCESS, Access
 from tallystick.spark.presence import Segments
 from tallystick.store import _kernel
 from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES
@@ -40,13 +41,16 @@ from tallystick.store.verify.queues import queue_folders
 class Source:
     """A store to read. `source`: its name in the rows; `group`: the group whose log it has, if known.
 
-    `http`: address of its broker, which gives the bound; None: the files determine the bound.
+    `root`: its folder, or an address (`places.py`). `http`: address of its broker, which gives the bound; None: the
+    files determine the bound. `committed`: the bound, if it is known. `access`: what a store elsewhere requires.
     """
 
     source: str
     root: str
     group: str | None = None
     http: str | None = None
+    committed: int | None = None
+    access: Access = NO_ACCESS
 
 
 MISSING = "the file is missing"
@@ -55,7 +59,7 @@ _MOST_LOST_FILES = 8
 
 
 class VolumeError(Exception):
-    """The folder is not a store, or cannot be read."""
+    """There is no store at this place, or it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ from tallystick.spark.jobs.cli import _parser as parser_of_jobs
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-PROGRAMS: dict[str, str] = PROJECT["scripts"]
+PROGRAMS: dict[str, str] = {name: entry for name, entry in PROJECT["scripts"].items() if not name.endswith(".py")}
+"""Without the second name of tally-job, for spark-submit."""
 PARSERS = {"tally": parser_of_tally, "tally-job": parser_of_jobs, "tally-spark": parser_of_cluster}
 
 

@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": set(),
     "replication": {"store"},
     "node": {"replication", "store"},
-    "spark": {"store"},  # it reads volumes, and asks no broker
+    "spark": {"node", "store"},  # it reads volumes; backups and name servers as the commands do
     "operator": set(),  # it knows manifests and the nodes' HTTP, never bytes
 }
 # What a folder of the operator may import of its others. Jobs and topics know a cluster by its resource alone.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -49,6 +50,7 @@ EXAMPLES = {
     "audit.yaml": "docs/spark-walkthrough.md",
 }
 """Files that a reader or a test makes, by the text that names them."""
+COMMANDS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 
 
 @cache
@@ -194,6 +196,7 @@ def test_paths_in_texts_exist(folder: str) -> None:
         if path != "CHANGELOG.md"  # it also tells of files that were removed
         for found in PATH.findall(prose(path))
         if found not in endings
+        and found not in COMMANDS
         and not (ROOT / path).parent.joinpath(found).exists()
         and "shared/" not in found
         and found != "peer.sh"

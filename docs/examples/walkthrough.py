@@ -1,12 +1,13 @@
 """Runs the cells of docs/spark-walkthrough.md, and writes into the page what they print.
 
-python docs/examples/walkthrough.py            writes the page; needs the ports 9876, 10911 and 8080
+python docs/examples/walkthrough.py            writes the page
 python docs/examples/walkthrough.py --check    exit status 1 if the page is not what comes out now, and the difference
 
 A cell stands below a line `**In [n]:**`. One in `console` holds commands (`$ ...`) and what each prints; one in
 `python` is followed by `**Out [n]:**` and a block `text`, if it prints anything. All console cells share one shell, all
-Python cells one set of names and one session of Spark, and both the same empty folder. What is not below such a line is
-left as it is. What differs from run to run (times, ids, addresses, widths of columns) is no difference.
+Python cells one set of names and one session of Spark, and both the same empty folder. The broker listens at free
+ports; on the page and in the cells they are the usual ones. What is not below such a line is left as it is. What
+differs from run to run (times, ids, addresses, widths of columns) is no difference.
 """
 
 from __future__ import annotations
@@ -32,7 +33,13 @@ _CELL = re.compile(
     r"(?:\n\*\*Out \[(?P=number)\]:\*\*\n\n```text\n.*?^```\n)?",
     re.MULTILINE | re.DOTALL,
 )
-_READY = re.compile(r"tally is ready in .*name server (?P<nameserver>[^,\s]+)")
+_READY = re.compile(r"tally is ready in .*name server (?P<nameserver>\S+), broker (?P<broker>\S+), http (?P<http>\S+)")
+_USUAL = {"nameserver": "127.0.0.1:9876", "broker": "127.0.0.1:10911", "http": "127.0.0.1:8080"}
+_SPARK = (
+    "--master local[2] --conf spark.ui.enabled=false --conf spark.ui.showConsoleProgress=false "
+    "--conf spark.sql.shuffle.partitions=2 pyspark-shell"
+)
+"""What pyspark gives to spark-submit: two processors, and no files of 200 partitions."""
 _END = "end of what this command printed:"
 _END_S = 30.0
 _MASKS = tuple(
@@ -63,6 +70,8 @@ class Shell:
             text=True,
             env=dict(environment),
         )
+        self.places: dict[str, str] = {}
+        """The places of the ready line, by their usual addresses."""
         self._told("trap 'jobs -p | xargs -r kill; wait' EXIT")  # also if this process is killed: its input ends then
 
     def run(self, command: str) -> str:
@@ -72,7 +81,20 @@ class Shell:
             while (match := _READY.search(printed)) is None:
                 printed += self._line()
             self._told(f"export TALLY_NAMESERVER={match['nameserver']}")
-        return printed
+            self.places = {usual: match[name] for name, usual in _USUAL.items()}
+        return self.as_usual(printed)
+
+    def as_usual(self, text: str) -> str:
+        """The text with the usual addresses."""
+        for usual, place in self.places.items():
+            text = text.replace(place, usual)
+        return text
+
+    def as_here(self, text: str) -> str:
+        """The text with the addresses of this run."""
+        for usual, place in self.places.items():
+            text = text.replace(usual, place)
+        return text
 
     def _told(self, command: str) -> str:
         assert self._bash.stdin is not None
@@ -165,13 +187,14 @@ def _an_empty_folder() -> Iterator[None]:
             os.chdir(before)
 
 
-def _run_now(page: str, ports: Mapping[str, str]) -> str:
+def _run_now(page: str) -> str:
     own = {name: value for name, value in os.environ.items() if not name.startswith("TALLY_")}
     own["PATH"] = f"{Path(sys.executable).parent}:{own['PATH']}"
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    with _an_empty_folder(), Shell({**own, **ports}) as shell:
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_SUBMIT_ARGS": _SPARK}
+    run = python_cells()
+    with _an_empty_folder(), Shell({**own, **FREE_PORTS}) as shell:
         try:
-            return filled(page, shell.run, python_cells())
+            return filled(page, shell.run, lambda source: shell.as_usual(run(shell.as_here(source))))
         finally:
             _end_spark()
 
@@ -189,7 +212,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; exit status 1 if the page is not true")
     check = parser.parse_args().check
     page = PAGE.read_text()
-    now = _run_now(page, FREE_PORTS if check else {})
+    now = _run_now(page)
     if not check:
         PAGE.write_text(now)
         return 0

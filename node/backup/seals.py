@@ -104,13 +104,18 @@ def load_seal(path: Path | None) -> Seal:
     """Reads a key file; None: no encryption. KeyFileError, BackupError (the library is missing), OSError."""
     if path is None:
         return Seal()
-    text = path.read_bytes()[:4096].strip()
+    return seal_of(path.read_bytes()[:4096].decode("ascii", "replace"), str(path))
+
+
+def seal_of(text: str, file: str) -> Seal:
+    """Returns the seal with the key that is the text of a key file. KeyFileError; BackupError: the library is
+    missing."""
     try:
-        key = bytes.fromhex(text.decode("ascii"))
+        key = bytes.fromhex(text.strip())
     except ValueError:
         key = b""
     if len(key) * 2 != _KEY_DIGITS:
-        raise KeyFileError(f"{path}: a key file has {_KEY_DIGITS} hexadecimal digits (tally backup new-key makes one)")
+        raise KeyFileError(f"{file}: a key file has {_KEY_DIGITS} hexadecimal digits (tally backup new-key makes one)")
     return KeySeal(key)
 
 

@@ -114,6 +114,8 @@ class Broker:
         self._client = RemotingClient(name="broker.client")
         self.advertised = Host(settings.brokerIP1, settings.listenPort)
         """Where clients and other members reach this broker."""
+        self.http: Host | None = None
+        """Where this process serves HTTP; None: it does not."""
         self.registration: Registration = Registration(self._client, self.advertised, self.topics, settings)
         self._leaving = False
         self._role = role
@@ -447,8 +449,13 @@ class Broker:
         self.register_soon()
 
     def configuration(self) -> dict[str, str]:
-        """Returns all settings of broker and store as text, and those of RocketMQ 4.8 that have no effect here."""
-        return SHOWN | as_text(self.settings) | as_text(self.store.settings)
+        """Returns all settings of broker and store as text, and those of RocketMQ 4.8 that have no effect here.
+
+        `httpAddress` is where this process serves HTTP: readers of stores find brokers through a name server, which has
+        no such address.
+        """
+        shown = SHOWN | as_text(self.settings) | as_text(self.store.settings)
+        return shown if self.http is None else shown | {"httpAddress": str(self.http)}
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -11,18 +11,19 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tallystick.spark.cluster.mirror import Mirror
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import PLANNING, READING, Progress
+from tallystick.spark.mirror import Mirror
+from tallystick.spark.places import relocated
 from tallystick.spark.planning import PlanTask
 from tallystick.spark.presence import bringing
 from tallystick.spark.runner import Runner
-from tallystick.spark.store_client import StoreClientError
+from tallystick.spark.store_client import StoreClient, StoreClientError
 from tallystick.spark.volume import VolumeError
 from tallystick.store._kernel import DamageError
 
@@ -62,7 +63,7 @@ def visit(pair: tuple[Any, Place], function: Callable[[Any], Any]) -> Visit:
     try:
         if os.environ.get(NODE_VARIABLE) == place.node and Path(place.root).is_dir():
             return found(via=LOCAL, result=function(item))
-        with Mirror(place.http) as mirror, bringing(mirror):
+        with Mirror(StoreClient(place.http)) as mirror, bringing(mirror):
             here = str(mirror.root)
             result = function(relocated(item, place.root, here))
             return found(via=HTTP, result=relocated(result, here, place.root))
@@ -70,20 +71,6 @@ def visit(pair: tuple[Any, Place], function: Callable[[Any], Any]) -> Visit:
         raise
     except (OSError, ValueError, VolumeError, DamageError) as error:
         return found(via="", result=None, error=str(error) or repr(error))
-
-
-def relocated(value: Any, old: str, new: str) -> Any:
-    """Returns `value` with all paths that are `old` or below it moved to `new`, also in containers and dataclasses."""
-    move = partial(relocated, old=old, new=new)
-    if isinstance(value, str):
-        return new + value[len(old) :] if value == old or value.startswith(old + "/") else value
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{each.name: move(getattr(value, each.name)) for each in fields(value)})
-    if type(value) in (list, tuple, set):
-        return type(value)(move(each) for each in value)
-    if type(value) is dict:
-        return {key: move(each) for key, each in value.items()}
-    return value
 
 
 @dataclass

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tallystick.spark.access import TOKEN_FILE_VARIABLE
 from tallystick.spark.cluster.java import SECRET_VARIABLE, Java, Ports, logging_options
 from tallystick.spark.cluster.place import HOST_VARIABLE, NODE_VARIABLE
 from tallystick.spark.cluster.plan import JobPlan, Place, PlanError
 from tallystick.spark.cluster.progress import FINISHED, STARTING
-from tallystick.spark.store_client import TOKEN_FILE_VARIABLE
 
 _LOOK_S = 0.3
 _ASK_S = 5.0

@@ -232,7 +232,7 @@ def _without_expired(volume: Volume, parts: Iterable[SplitAudit]) -> Volume:
 def plan_audit(task: PlanTask, lag_ms: int, known: Known) -> AuditPlan:
     planned = plan_source(task)
     volume, root = planned.volume, Path(planned.volume.root)
-    answered = task.of.http is not None and broker_bound(task.of.http) is not None
+    answered = task.of.http is not None and broker_bound(task.of) is not None
     live = answered or is_live(volume, lag_ms)
     whole = not live and task.committed is None
     known_end, repairable_from, segment_bytes = -1, _NOWHERE, 0

@@ -1,7 +1,8 @@
 """The command `tally-job NAME --path DIR ...`: runs one of the jobs, on Spark or in this process.
 
 It is separate from `tally`, because the broker must start without Spark and Arrow, and imports point one way. The extra
-`spark` installs what it needs.
+`spark` installs what it needs. `spark-submit` recognizes Python programs by the suffix of their name, so the same
+command is installed as `tally-job.py`: `spark-submit --master M "$(which tally-job.py)" NAME --path DIR`.
 """
 
 from __future__ import annotations
@@ -24,12 +25,18 @@ from tallystick.spark.jobs.job import Argument, Call, Job, Kind, OutputUse
 from tallystick.spark.jobs.registry import is_wrong, jobs, page_of, text_of
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import OutputError, output_at
+from tallystick.spark.places import reaching_runner
 from tallystick.spark.runner import Runner, inline, on_spark
+from tallystick.spark.store_client import StoreClientError
 from tallystick.spark.volume import VolumeError
 from tallystick.store.command_line import CommandParser
 from tallystick.store.standard_output import while_it_is_read
 
-_EXPECTED: tuple[type[Exception], ...] = (OptionError, VolumeError, OutputError, OSError, ValueError)
+_EXPECTED: tuple[type[Exception], ...] = (
+    *(OptionError, VolumeError, OutputError, StoreClientError, OSError, ValueError),
+)
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""spark-submit sets it for the Python program that it starts."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +51,8 @@ def _main(argv: Sequence[str] | None) -> int:
     try:
         options = ReadOptions.parse(_options(args))
         with _runner(args.master) as runner:
-            summary = job.run(_call(args, job, options, runner))
+            reaching = reaching_runner(runner, options.sources(members=job.all_members))
+            summary = job.run(_call(args, job, options, reaching))
         if args.html is not None:
             args.html.write_text(page_of(summary) or "")
         if args.summary is not None:
@@ -80,10 +88,15 @@ def _parser() -> CommandParser:
     for job in jobs().values():
         command = names.add_parser(job.name, help=job.help)
         command.add_argument(
-            "--path", required=True, metavar="DIR[,DIR]", help="folders of stores; NAME=DIR names a source"
+            "--path",
+            required=True,
+            metavar="PLACE[,PLACE]",
+            help="stores: folders, http://broker:8080, tally://nameserver:9876, s3://bucket/prefix (backups); "
+            "NAME=PLACE names a source",
         )
         command.add_argument(
-            "--master", default="local[2]", help="Spark master; `none`: run in this process without Spark (local[2])"
+            "--master",
+            help="Spark master; `none`: run in this process without Spark (local[2], or that of spark-submit)",
         )
         command.add_argument("--json", action="store_true", help="print the summary as JSON")
         command.add_argument("--summary", type=Path, metavar="FILE", help="write the summary to this file, as JSON")
@@ -136,20 +149,19 @@ def _options(args: argparse.Namespace) -> dict[str, str]:
 
 
 @contextmanager
-def _runner(master: str) -> Iterator[Runner]:
+def _runner(master: str | None) -> Iterator[Runner]:
     if master == "none":
         yield inline
         return
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master(master)
-        .appName("tally-job")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
+    builder = SparkSession.builder.appName("tally-job").config("spark.ui.showConsoleProgress", "false")
+    if _SUBMITTED not in os.environ:  # otherwise spark-submit has chosen all of this
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        builder = builder.config("spark.ui.enabled", "false").master(master or "local[2]")
+    elif master is not None:
+        builder = builder.master(master)
+    spark = builder.getOrCreate()
     try:
         yield on_spark(spark.sparkContext)
     finally:

@@ -17,6 +17,7 @@ from tallystick.store._kernel import DamageError
 from tallystick.store.engine.lock import StoreLockedError
 from tallystick.store.engine.recovery import RecoveryError
 from tallystick.store.engine.segments import SegmentError
+from tallystick.store.formats.message import Host
 from tallystick.store.settings import SettingsError
 from tallystick.store.tables import TableError
 
@@ -168,6 +169,20 @@ def test_what_others_can_cause_is_one_line(
     assert main(["run"]) == code
     if code != 130:
         assert "See" not in errors(capsys)
+
+
+@pytest.mark.parametrize(
+    ("listens", "reached"),
+    [
+        (None, None),
+        (Host("127.0.0.1", 8080), Host("127.0.0.1", 8080)),
+        (Host("0.0.0.0", 8080), Host("10.0.0.7", 8080)),
+        (Host("::", 8080), Host("10.0.0.7", 8080)),
+        (Host("10.0.0.9", 8080), Host("10.0.0.9", 8080)),
+    ],
+)
+def test_a_broker_states_an_http_address_that_others_can_use(listens: Host | None, reached: Host | None) -> None:
+    assert tallystick.node.run._reached_at(listens, Host("10.0.0.7", 10911)) == reached
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ SLOW = frozenset(
         "tests/replication/test_transport_shipping.py",
         "tests/replication/test_transport_tls.py",
         "tests/spark/cluster/test_broker_files.py",
-        "tests/spark/cluster/test_mirror.py",
+        "tests/spark/test_mirror.py",
         "tests/spark/test_audit_agrees.py",
         "tests/spark/test_audit_index.py",
         "tests/spark/test_every_field.py",

@@ -10,17 +10,10 @@ from typing import Any
 import pytest
 from golden_rows import expected, same
 
-from tallystick.spark.columns import SCHEMA, schema_of
+from tallystick.spark.columns import SCHEMA
 from tallystick.spark.options import OptionError, ReadOptions
-from tallystick.spark.scan import Wanted
 
-datasource = pytest.importorskip("pyspark.sql.datasource", reason="needs the group `spark`")
-
-from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThan, Not  # noqa: E402
-from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
-
-from tallystick.spark.source import PushingReader, SplitPartition  # noqa: E402
-from tallystick.spark.splits import Split  # noqa: E402
+pytest.importorskip("pyspark.sql.datasource", reason="needs the group `spark`")
 
 Golden = Callable[[str], Path]
 
@@ -32,18 +25,11 @@ def reading(spark: Any, root: Path | str, **options: Any) -> Any:
     return reader.load(str(root))
 
 
-def splits_read(reader: PushingReader) -> list[Split]:
-    found: list[Split] = []
-    for part in reader.partitions():
-        assert isinstance(part, SplitPartition)
-        found += part.task.splits
-    return found
-
-
 def rows_of(frame: Any) -> list[dict[str, Any]]:
     return sorted((row.asDict() for row in frame.collect()), key=lambda row: row["physical_offset"])
 
 
+@pytest.mark.spark_versions
 @pytest.mark.parametrize("name", ["clean", "edge", "trimmed", "dledger-n2", "lost-queues"])
 def test_a_table_with_every_message_and_every_field(spark: Any, golden: Golden, golden_folder: Path, name: str) -> None:
     messages = expected(golden_folder, name)["opened"]["messages"]
@@ -53,6 +39,7 @@ def test_a_table_with_every_message_and_every_field(spark: Any, golden: Golden, 
         same({**row, "body": bytes(row["body"])}, message)
 
 
+@pytest.mark.spark_versions
 def test_the_body_only_if_asked_for(spark: Any, golden: Golden) -> None:
     root = golden("clean")
     assert reading(spark, root).columns == [name for name in SCHEMA.names if name != "body"]
@@ -96,6 +83,7 @@ FILTERS = [
 ]
 
 
+@pytest.mark.spark_versions
 def test_filters_by_spark_and_by_the_scanner_find_the_same_rows(spark: Any, golden: Golden) -> None:
     root = f"n0={golden('clean')}"
     plain = spark.createDataFrame(reading(spark, root, pushdown="false", columns=COLUMNS).toArrow()).cache()
@@ -108,49 +96,6 @@ def test_filters_by_spark_and_by_the_scanner_find_the_same_rows(spark: Any, gold
         text = condition.format(unique_key=tagged["unique_key"], tag=tagged["tags"], **given)
         pushed = reading(spark, root, columns=COLUMNS).where(text)
         assert rows_of(pushed) == rows_of(plain.where(text)), text
-
-
-def test_filters_reach_the_scanner(golden: Golden) -> None:
-    """Handed over as Spark does: what comes back is what the scanner will not do."""
-    options = ReadOptions.parse({"path": str(golden("clean"))})
-    reader = PushingReader(options, from_arrow_schema(schema_of(["topic", "size"])))
-    left = [GreaterThan(("size",), 5), Not(EqualTo(("topic",), "y"))]
-    taken = [EqualTo(("topic",), "x"), GreaterThan(("queue_offset",), 3), In(("queue_id",), (1, 2))]
-    assert list(reader.pushFilters([*taken, *left])) == left
-    assert reader.wanted == Wanted(topics=("x",), queues=(1, 2), queue_offsets=(4, 2**63 - 1))
-    assert reader.partitions()
-    assert list(reader.pushFilters([LessThan(("queue_offset",), 4)])) == []
-    assert reader.partitions() == [], "nothing is read for filters that contradict each other"
-
-
-def test_what_spark_must_apply_still_says_what_to_read(golden: Golden) -> None:
-    options = ReadOptions.parse({"path": f"n0={golden('clean')},n1={golden('edge')}"})
-    reader = PushingReader(options, from_arrow_schema(schema_of(["topic"])))
-    left = [EqualTo(("unique_key",), "u"), In(("tags",), ("a", "b"))]
-    assert list(reader.pushFilters([*left, EqualTo(("source",), "n1")])) == left
-    assert reader.wanted == Wanted(keys=("u",), tags=("a", "b"), sources=("n1",))
-    assert {split.source for split in splits_read(reader)} == {"n1"}
-
-
-def test_a_filter_on_the_unique_key_does_not_exclude_the_option_key(golden: Golden) -> None:
-    """A message has both: a unique key, and other keys."""
-    options = ReadOptions.parse({"path": str(golden("clean")), "key": "k1"})
-    reader = PushingReader(options, from_arrow_schema(schema_of(["topic"])))
-    assert list(reader.pushFilters([EqualTo(("unique_key",), "u1")])) == [EqualTo(("unique_key",), "u1")]
-    assert reader.wanted == Wanted(keys=("k1",)) and not reader.impossible
-
-
-def test_damage_of_the_whole_log_is_written_for_a_filter_too(golden: Golden, tmp_path: Path) -> None:
-    root = golden("clean")
-
-    def read_bytes(**given: str) -> int:
-        options = ReadOptions.parse({"path": str(root), "queue": "1", "from": "3", "to": "4", "topic": "GoldA"} | given)
-        reader = PushingReader(options, from_arrow_schema(schema_of(["topic"])))
-        return sum(split.bytes for split in splits_read(reader))
-
-    whole = read_bytes(pruning="false")
-    assert read_bytes() < whole / 10
-    assert read_bytes(damagePath=str(tmp_path)) == read_bytes(view="damage") == whole
 
 
 def test_options_narrow_what_is_read(spark: Any, golden: Golden) -> None:
@@ -179,6 +124,7 @@ def middle_offset(rows: list[dict[str, Any]]) -> int:
     return rows[len(rows) // 2]["physical_offset"]
 
 
+@pytest.mark.spark_versions
 def test_damage_goes_to_a_side_output(spark: Any, golden: Golden, golden_folder: Path, tmp_path: Path) -> None:
     root, position = golden("flipped-body"), expected(golden_folder, "flipped-body")["opened"]["maxPhyOffset"]
     side = tmp_path / "damage"

@@ -14,8 +14,9 @@ pytest.importorskip("pyspark.sql.datasource", reason="needs the group `spark`")
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tallystick.spark.columns import schema_of
-from tallystick.spark.options import ReadOptions
+from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.stream import DataLossError, MessageStreamReader
+from tallystick.spark.versions import HAS_READ_LIMITS
 
 COLUMNS = ("physical_offset", "body")
 
@@ -35,6 +36,7 @@ def bodies(reader: MessageStreamReader, start: Any, end: Any) -> list[bytes]:
     return found
 
 
+@pytest.mark.spark_versions
 async def test_each_message_once_while_the_store_grows(tmp_path: Path) -> None:
     async with opened(small(tmp_path)) as store:
         reader = reader_of(tmp_path)
@@ -54,10 +56,15 @@ async def test_each_message_once_while_the_store_grows(tmp_path: Path) -> None:
             offset = reader.latestOffset(offset)
 
 
+@pytest.mark.spark_versions
 async def test_bounded_steps_come_to_the_end(tmp_path: Path) -> None:
     async with opened(small(tmp_path)) as store:
         for number in range(60):
             await store.writes.put(message(b"%03d" % number + b"y" * 100))
+    if not HAS_READ_LIMITS:
+        with pytest.raises(OptionError, match=r"requires Spark 4\.2 or later"):
+            reader_of(tmp_path, maxBytesPerTrigger="2000")
+        return
     reader = reader_of(tmp_path, maxBytesPerTrigger="2000")
     offset, seen, steps = reader.initialOffset(), [], 0
     while (end := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:

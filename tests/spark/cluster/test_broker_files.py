@@ -19,6 +19,7 @@ from engine_lab import message, opened, small
 from tallystick.node.core.settings import HttpSettings
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.server import Probes, application
+from tallystick.spark.access import TOKEN_FILE_VARIABLE
 from tallystick.spark.cluster.place import PlacedRunner
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import Progress
@@ -28,7 +29,6 @@ from tallystick.spark.jobs.registry import verdict_of
 from tallystick.spark.options import ReadOptions, StorePath
 from tallystick.spark.outputs import FolderOutput
 from tallystick.spark.runner import inline
-from tallystick.spark.store_client import TOKEN_FILE_VARIABLE
 from tallystick.store.engine.message_store import MessageStore
 
 ROOMY = {

@@ -17,7 +17,7 @@ from tallystick.spark.cluster.archive import merged_classes
 from tallystick.spark.cluster.configuration import spark_settings
 from tallystick.spark.cluster.driver import worker_reason
 from tallystick.spark.cluster.java import ARCHIVE_VARIABLE, GATEWAY, Java, Ports
-from tallystick.spark.cluster.place import Book, PlacedRunner, Visit, relocated
+from tallystick.spark.cluster.place import Book, PlacedRunner, Visit
 from tallystick.spark.cluster.plan import PlanError
 from tallystick.spark.cluster.progress import READING, Progress, served
 from tallystick.spark.cluster.result import MOST_BYTES, failure_of, fitting, result_of
@@ -29,6 +29,7 @@ from tallystick.spark.cluster.worker import (
     worker_environment,
 )
 from tallystick.spark.jobs.findings import Difference, Findings
+from tallystick.spark.places import relocated
 from tallystick.spark.runner import Inline
 from tallystick.spark.volume import LogFile, Source, Volume
 

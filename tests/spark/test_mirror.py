@@ -10,18 +10,20 @@ from pathlib import Path
 import pytest
 from store_server import serving
 
+from tallystick.spark.access import TOKEN_FILE_VARIABLE
 from tallystick.spark.cluster import place as placing
-from tallystick.spark.cluster.mirror import BLOCK_BYTES, Mirror
-from tallystick.spark.cluster.place import NODE_VARIABLE, PlacedRunner, SourceError, relocated
+from tallystick.spark.cluster.place import NODE_VARIABLE, PlacedRunner, SourceError
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import Progress
 from tallystick.spark.jobs import audit, stats, trace
+from tallystick.spark.mirror import BLOCK_BYTES, Mirror
 from tallystick.spark.options import ReadOptions, StorePath
+from tallystick.spark.places import relocated
 from tallystick.spark.presence import bringing
 from tallystick.spark.runner import inline
 from tallystick.spark.scan import EXPIRED, SplitScan, has_expired
 from tallystick.spark.splits import plan
-from tallystick.spark.store_client import TOKEN_FILE_VARIABLE, StoreClient, StoreClientError
+from tallystick.spark.store_client import StoreClient, StoreClientError
 from tallystick.spark.volume import open_volume
 
 Golden = Callable[[str], Path]
@@ -109,7 +111,7 @@ def test_a_mirror_leaves_nothing_and_gives_space_back(golden: Golden, tmp_path: 
     volume = open_volume(root)
     parent = tmp_path / "mirrors"
     parent.mkdir()
-    with serving(root, volume.bound) as server, Mirror(server.address, parent) as mirror:
+    with serving(root, volume.bound) as server, Mirror(StoreClient(server.address), parent) as mirror:
         path = mirror.root / Path(volume.files[0].path).relative_to(root)
         length = path.stat().st_size
         assert length == Path(volume.files[0].path).stat().st_size and path.stat().st_blocks == 0
@@ -130,7 +132,7 @@ def test_a_file_that_expires_is_removed_here_too(golden: Golden, tmp_path: Path)
     root = golden("clean")
     volume = open_volume(root)
     splits = plan(volume)
-    with serving(root, volume.bound) as server, Mirror(server.address, tmp_path) as mirror:
+    with serving(root, volume.bound) as server, Mirror(StoreClient(server.address), tmp_path) as mirror:
         for split in splits[:2]:
             Path(split.path).unlink()
         scan = SplitScan(relocated(splits[1], str(root), str(mirror.root)), ["topic"])

@@ -1,11 +1,12 @@
 """A local mirror of a store that is not mounted: files of the right lengths, whose bytes are fetched when necessary.
 
-If a task does not run where its volume is, it gets a temporary folder with the store's files as holes of full length.
-`presence.bring` fetches the blocks that are about to be read from the broker. So the code for mounted volumes also
-reads the mirror, and only the blocks that it reads cross the network. Zeros are not written: an index of 400 MB with a
-few entries takes a few blocks. The folder is removed when the task ends.
+If a process does not run where the store is, it gets a temporary folder with the store's files as holes of full length.
+`presence.bring` fetches the blocks that are about to be read, from the broker or a backup. So the code for mounted
+volumes also reads the mirror, and only the blocks that it reads cross the network. Zeros are not written: an index of
+400 MB with a few entries takes a few blocks. The folder is removed when the task ends.
 
-The mirror has no part of the log behind the committed position, because the broker does not serve it.
+The mirror has no part of the log behind the committed position, because the broker does not serve it. A task that
+reads a few files of the log names them (`files`); then no listing is requested.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import ctypes
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
-from tallystick.spark.store_client import RemoteStore, StoreClient
+from tallystick.spark.store_client import RemoteStore
 from tallystick.store.formats.segment_files import is_of_log, segment_start
 
 BLOCK_BYTES = 64 << 10
@@ -27,12 +29,42 @@ _KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02  # fixed by Linux: fallocate(2)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Mirror:
-    """A `presence.Bringer`, and a context manager: `root` exists within it. StoreClientError, OSError."""
+class Remote(Protocol):
+    """The files of a store elsewhere, such as `StoreClient`."""
 
-    def __init__(self, http: str, parent: Path | None = None) -> None:
-        self._client = StoreClient(http)
+    def store(self, under: str | None = None) -> RemoteStore:
+        """Returns the present state of the store. `under`: lists the files below this folder instead of the log's."""
+        ...
+
+    def read(self, path: str, begin: int, end: int) -> Iterator[bytes]:
+        """Yields bytes [begin, end) of a file, end > begin, in pieces. FileNotFoundError: the file does not exist."""
+        ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class Mirror:
+    """A `presence.Bringer`, and a context manager: `root` and `committed` exist within it. It closes `remote`.
+
+    `files`: paths of the files that the mirror has, with their bytes and how many of them can be read; None: it has all
+    files of the store. `most_derived_bytes`: without ConsumeQueues, or index, if their files have more bytes than this.
+    It raises what `remote` raises; OSError.
+    """
+
+    def __init__(
+        self,
+        remote: Remote,
+        parent: Path | None = None,
+        files: Mapping[str, tuple[int, int]] | None = None,
+        *,
+        most_derived_bytes: int | None = None,
+    ) -> None:
+        self._client = remote
         self._parent = parent
+        self._files = files
+        self._most_derived_bytes = most_derived_bytes
+        self.committed: int | None = None
+        """The bound that the remote side gave; None: it was not asked."""
         self._readable: dict[Path, int] = {}
         self._held: dict[Path, set[int]] = {}
         self.fetched_bytes = 0
@@ -52,18 +84,33 @@ class Mirror:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _make(self) -> None:
-        derived = [each for folder in _DERIVED for each in self._client.store(folder).files]
+        if self._files is not None:
+            for path, (length, readable) in self._files.items():
+                self._make_file(path, length, readable)
+            return
+        derived = [each for folder in _DERIVED for each in self._derived(folder)]
         store = self._client.store()  # last, so that its bound is behind everything that the queues name
         (self.root / store.log_folder).mkdir(parents=True)
+        self.committed = store.committed
         for path, length in [*self._log_files(store), *derived]:
-            file = self.root / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("wb") as new:
-                new.truncate(length)
             start = _log_start(path)
-            self._readable[file] = length if start is None else max(0, min(length, store.committed - start))
+            self._make_file(path, length, length if start is None else max(0, min(length, store.committed - start)))
         if not store.closed:
             (self.root / "abort").touch()
+
+    def _derived(self, folder: str) -> Iterable[tuple[str, int]]:
+        most = self._most_derived_bytes
+        if most == 0:
+            return ()
+        files = self._client.store(folder).files
+        return files if most is None or sum(length for _, length in files) <= most else ()
+
+    def _make_file(self, path: str, length: int, readable: int) -> None:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("wb") as new:
+            new.truncate(length)
+        self._readable[file] = readable
 
     def _log_files(self, store: RemoteStore) -> list[tuple[str, int]]:
         """Lists the files of both logs, if dledger continued a plain one."""
