@@ -38,7 +38,15 @@ SCHEMA = pa.schema(
         pa.field("body", pa.binary(), nullable=False),
     ]
 )
-"""All columns, in their order."""
+"""What a record contains, in the order of the columns."""
+
+CONTENT_SCHEMA = pa.schema([pa.field("content", pa.binary()), pa.field("content_error", pa.string())])
+"""What the scanner computes on request: the body, decompressed if the producer's client compressed it; null if that is
+not possible, and then the reason."""
+
+ALL = pa.schema([*SCHEMA, *CONTENT_SCHEMA])
+BODIES = frozenset(("body", *CONTENT_SCHEMA.names))
+"""Columns for which bodies are read."""
 
 DAMAGE_SCHEMA = pa.schema(
     [
@@ -64,9 +72,21 @@ _DDL = {
 
 def schema_of(names: Iterable[str]) -> pa.Schema:
     """Returns the schema of these columns. KeyError: a column does not exist."""
-    return pa.schema([SCHEMA.field(name) for name in names])
+    return pa.schema([ALL.field(name) for name in names])
 
 
 def ddl_of(schema: pa.Schema) -> str:
     """Returns the schema in Spark's DDL."""
     return ", ".join(f"{field.name} {_DDL[field.type]}" for field in schema)
+
+
+def in_spark(kind: pa.DataType) -> pa.DataType:
+    """Returns the type in which Spark can have these values: it has no unsigned numbers. Fields may be null."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, in_spark(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", in_spark(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(in_spark(kind.key_type), in_spark(kind.item_type))
+    signed = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20)}
+    return signed.get(kind, kind)

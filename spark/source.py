@@ -140,9 +140,18 @@ def _read_split(split: Split, options: ReadOptions, wanted: Wanted, schema: pa.S
             pass
         yield pa.RecordBatch.from_pylist([asdict(damage) for damage in scan.damage], schema=schema)
         return
-    scan = SplitScan(split, schema.names, wanted, check_crc=options.check_crc, fail_fast=options.fail_fast)
+    scan = SplitScan(
+        split,
+        schema.names,
+        wanted,
+        check_crc=options.check_crc,
+        fail_fast=options.fail_fast,
+        max_content_bytes=options.max_content_bytes,
+    )
     for batch in scan:
         yield conform(batch, schema)
+    if scan.unread:
+        _logger.warning("%s: %s bodies could not be decompressed, first %s", split.path, scan.unread, scan.unread_places[0])
     if options.damage_path is not None:
         write_damage(Path(options.damage_path), split, scan.damage)
     for damage in scan.damage:
