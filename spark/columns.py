@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _TEXTS = pa.list_(pa.field("element", pa.string(), nullable=False))
 _TABLE = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
@@ -90,3 +91,21 @@ def in_spark(kind: pa.DataType) -> pa.DataType:
         return pa.map_(in_spark(kind.key_type), in_spark(kind.item_type))
     signed = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20)}
     return signed.get(kind, kind)
+
+
+TIME = pa.timestamp("us", "UTC")
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999, which Python and Spark have."""
+
+
+def time_of(milliseconds: pa.Array) -> pa.Array:
+    """Returns timestamps of milliseconds since 1970; null: outside of the years that Spark has."""
+    known = pc.and_(pc.greater_equal(milliseconds, _FIRST_MS), pc.less_equal(milliseconds, _LAST_MS))
+    return pc.if_else(known, milliseconds, pa.scalar(None, pa.int64())).cast(pa.timestamp("ms", "UTC")).cast(TIME)
+
+
+def refuse_times(schema: pa.Schema) -> None:
+    """ValueError: the schema asks for a number that is not a time as a timestamp."""
+    for field in schema:
+        if pa.types.is_timestamp(field.type) and not field.name.endswith("_ms"):
+            raise ValueError(f"the column {field.name} is no time, so it cannot be read as a timestamp")

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tallystick.spark.columns import DAMAGE_SCHEMA, ddl_of, schema_of
+from tallystick.spark.columns import DAMAGE_SCHEMA, ddl_of, refuse_times, schema_of, time_of
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.pruning import pruned
 from tallystick.spark.pushdown import hint, push
@@ -76,6 +76,7 @@ class MessageReader(DataSourceReader):
         self.options = options
         self.wanted = options.wanted
         self.schema = to_arrow_schema(schema, timezone="UTC")
+        refuse_times(self.schema)
         self.impossible = False
         """Two filters contradict each other."""
 
@@ -159,14 +160,19 @@ def _read_split(split: Split, options: ReadOptions, wanted: Wanted, schema: pa.S
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns the same columns with the schema's nullability. It copies a column only if its type differs."""
+    """Returns the same columns with the schema's nullability. It copies a column only if its type differs; milliseconds
+    become a timestamp."""
     if batch.schema.equals(schema):
         return batch
     columns = [
-        column if column.type.equals(field.type) else column.cast(field.type)
+        column if column.type.equals(field.type) else _cast(column, field.type)
         for column, field in zip(batch.columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return (time_of(column) if pa.types.is_timestamp(kind) else column).cast(kind)
 
 
 def write_damage(folder: Path, split: Split, damage: list[Damage]) -> None:

@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from tallystick.spark.columns import refuse_times
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.source import SplitPartition, read_partition
 from tallystick.spark.splits import Split, plan, tasks_of
@@ -41,6 +42,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self._stop_at: Offset | None = None
         self.schema = to_arrow_schema(schema, timezone="UTC")
+        refuse_times(self.schema)
 
     def initialOffset(self) -> Offset:  # noqa: N802
         volumes = self.options.volumes()

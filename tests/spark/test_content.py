@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tallystick.spark.columns import refuse_times, schema_of, time_of
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.scan import DamageMetError, SplitScan
 from tallystick.spark.splits import Split
@@ -114,3 +115,12 @@ def test_the_options_of_the_content() -> None:
     for wrong in ("0", "x", str(1 << 31)):
         with pytest.raises(OptionError, match="maxContentBytes"):
             ReadOptions.parse({"path": "/x", "maxContentBytes": wrong})
+
+
+def test_milliseconds_become_timestamps() -> None:
+    values = [0, 1_700_000_000_123, -1, 253_402_300_799_999, 253_402_300_800_000, -(2**63), 2**63 - 1]
+    times = time_of(pa.array(values, pa.int64()))
+    assert times.cast(pa.int64()).to_pylist() == [0, 1_700_000_000_123_000, -1000, 253_402_300_799_999_000, *[None] * 3]
+    refuse_times(schema_of(["store_timestamp_ms", "size"]).set(0, pa.field("store_timestamp_ms", times.type)))
+    with pytest.raises(ValueError, match="queue_offset is no time"):
+        refuse_times(pa.schema([("queue_offset", times.type)]))
