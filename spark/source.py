@@ -68,6 +68,16 @@ class TallystickSource(DataSource):
 
         return MessageStreamReader(ReadOptions.parse(self.options), schema)
 
+    def writer(self, schema: StructType, overwrite: bool):  # type: ignore[no-untyped-def]
+        from tallystick.spark.sink import MessageWriter, writer_of  # readers do not need the brokers' protocol
+
+        return writer_of(MessageWriter, self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool):  # type: ignore[no-untyped-def]  # noqa: N802
+        from tallystick.spark.sink import MessageStreamWriter, writer_of
+
+        return writer_of(MessageStreamWriter, self.options, schema, overwrite)
+
 
 class MessageReader(DataSourceReader):
     """One table: messages, or with `view` the damage. It is pickled to the workers, so it has only plain values."""
