@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": set(),
     "replication": {"store"},
     "node": {"replication", "store"},
-    "spark": {"store"},  # it reads volumes, and asks no broker
+    "spark": {"store", "node"},  # it reads volumes; only the sink sends requests to brokers (see below)
     "operator": set(),  # it knows manifests and the nodes' HTTP, never bytes
 }
 # What a folder of the operator may import of its others. Jobs and topics know a cluster by its resource alone.
@@ -67,6 +67,22 @@ def test_imports_point_one_way(part: str) -> None:
         and name.split(".")[1] not in MAY_IMPORT[part]
     ]
     assert wrong == []
+
+
+def test_only_the_sink_uses_the_protocol_of_brokers() -> None:
+    """Jobs and the reader read files; `producer.py` needs the remoting protocol, and nothing else of a node."""
+    users = {
+        (path.relative_to(ROOT).as_posix(), ".".join(name.split(".")[1:4]))
+        for path in MODULES
+        if path.relative_to(ROOT).parts[0] == "spark"
+        for name in imported(path)
+        if name.startswith("tallystick.node")
+    }
+    assert {path for path, _ in users} == {"spark/producer.py"}
+    assert {name for _, name in users} == {
+        *("node.core.client", "node.remoting.client", "node.remoting.codes", "node.remoting.command"),
+        "node.remoting.errors",
+    }
 
 
 def folder_of_operator(name: str) -> str:

@@ -67,10 +67,10 @@ class Ways:
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Ways:
         """OptionError: an argument is wrong."""
-        bodies = given.get("bodies") or "stored"
+        bodies = given.get("bodies", "stored")
         if bodies not in ("stored", "decompressed"):
             raise OptionError("bodies", f"must be stored or decompressed, not {bodies!r}")
-        mib = given.get("fileMib") or FILE_MIB
+        mib = given.get("fileMib", FILE_MIB)
         compact = given.get("compact") or 0
         if not 1 <= mib <= 1024:
             raise OptionError("fileMib", f"must be 1 to 1024, not {mib}")
@@ -244,12 +244,14 @@ def _run(call: Call) -> dict[str, Any]:
 
 
 ARGUMENTS = (
-    Argument("fileMib", f"bytes of the log for one file, in MiB ({FILE_MIB})", "--file-mib", Kind.NUMBER, "N"),
+    Argument("fileMib", f"bytes of the log for one file, in MiB ({FILE_MIB})", "--file-mib", Kind.NUMBER, "N", FILE_MIB),
     Argument(
         "compact", "merge the small files of a topic and day if there are N or more", "--compact", Kind.NUMBER, "N"
     ),
-    Argument("bodies", "stored, or decompressed: the column content (stored)", "--bodies", metavar="FORM"),
-    Argument("table", "create this table of Spark's catalog, and refresh its partitions", "--table", metavar="NAME"),
+    Argument("bodies", "stored, or decompressed: the column content", "--bodies", metavar="FORM", default="stored"),
+    Argument(
+        "table", "create this table of Spark's catalog, and add new partitions", "--table", metavar="NAME", local=True
+    ),
 )
 
 JOB = Job(
