@@ -3,8 +3,8 @@
     orders = spark.read.format("tallystick").option("columns", "topic,queue_id,queue_offset,content").load(path)
     with_json(orders, "id bigint, items array<string>").select("json.id", "json_error")
 
-Each function appends two columns: `into`, a struct, and `into`_error, a text. A content that does not fit the schema has
-no struct and an error (PERMISSIVE), or ends the query with the place of its record (FAILFAST). A null content has
+Each function appends two columns: `into`, a struct, and `into`_error, a text. A content that does not fit the schema
+has no struct and an error (PERMISSIVE), or ends the query with the place of its record (FAILFAST). A null content has
 neither.
 
 JSON is parsed by Spark. Spark's own functions for Avro and Protobuf need packages that its distribution does not
@@ -54,8 +54,8 @@ def with_json(
     mode: str = "PERMISSIVE",
     sample: int = 1000,
 ) -> DataFrame:
-    """Appends the JSON in `column`. `schema`: DDL; None: it is inferred from the first `sample` contents, so fields that
-    occur only later are missing. ValueError: there is nothing to infer it from, or `mode` is unknown."""
+    """Appends the JSON in `column`. `schema`: DDL; None: it is inferred from the first `sample` contents, so fields
+    that occur only later are missing. ValueError: there is nothing to infer it from, or `mode` is unknown."""
     failing = _is_failing(mode)
     text = sql.col(column).cast("string")
     wanted = _inferred(frame.select(text), sample) if schema is None else _struct(schema)
@@ -68,7 +68,7 @@ def with_json(
 
 
 def _struct(schema: str | StructType) -> StructType:
-    found = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
+    found: Any = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
     return StructType([StructField(field.name, field.dataType) for field in found.fields])
 
 

@@ -116,7 +116,8 @@ def _kind(kind: pa.DataType) -> str:
 
 
 def messages_of(batch: pa.RecordBatch, keys: KeyMaker, first_row: int, topic: str | None) -> Iterator[Outgoing]:
-    """Yields a message for each row. `first_row`: its number in the partition; `topic`: of rows without one. RowError."""
+    """Yields a message for each row. `first_row`: its number in the partition; `topic`: of rows without one.
+    RowError."""
     columns = {name: batch.column(name) for name in batch.schema.names}
     count = batch.num_rows
     bodies = columns["body"].cast(pa.binary()).to_pylist()

@@ -197,7 +197,6 @@ class SplitScan:
         if self._fail_fast:
             raise DamageMetError(self.damage[0])
 
-
     def _placed(self, places: list[tuple[int, int, str]]) -> list[Damage]:
         return [Damage(self.split.source, self.split.path, *place) for place in places]
 

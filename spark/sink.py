@@ -1,7 +1,7 @@
 """`df.write.format("tallystick")` and `df.writeStream.format("tallystick")`: rows become messages.
 
-    orders.selectExpr("to_json(struct(*)) as body", "customer as order_key") \\
-        .write.format("tallystick").option("nameserver", "127.0.0.1:9876").option("topic", "orders").mode("append").save()
+    writer = orders.selectExpr("to_json(struct(*)) as body", "customer as order_key").write.format("tallystick")
+    writer.option("nameserver", "127.0.0.1:9876").option("topic", "orders").mode("append").save()
 
 `outgoing.py` has the columns, `producer.py` sends. Each task sends the rows of its partition; nothing is undone if a
 task or the query fails. Messages can be stored twice: if a request without an answer is repeated, if Spark repeats a
@@ -35,6 +35,8 @@ from tallystick.spark.producer import Producer, Sent, Target
 _ROWS = 4096
 # Spark 4.0 gives the rows of a stream one by one.
 StreamWriterBase: Any = getattr(datasource, "DataSourceStreamArrowWriter", DataSourceStreamWriter)
+_SPARKS = frozenset(("checkpointlocation", "queryname"))
+"""Options of Spark's own, which it passes on."""
 _BATCH_ID, _QUERY_ID = "streaming.sql.batchId", "sql.streaming.queryId"
 
 _logger = logging.getLogger(__name__)
@@ -67,6 +69,8 @@ class SinkOptions:
         known = {name.lower(): name for name in (*names, "summaryPath")}
         given: dict[str, str] = {}
         for name, text in options.items():
+            if name.lower() in _SPARKS:
+                continue
             if name.lower() not in known:
                 raise ValueError(f"option {name} is unknown; the options of a write are {', '.join(known.values())}")
             given[known[name.lower()]] = text
@@ -138,8 +142,8 @@ class _Sink:
             total.add(each.sent)
         repeated = sum(each.attempt > 0 for each in told)
         _logger.warning(
-            "%s messages were sent in %s requests%s; %s of them may be stored twice (%s of %s tasks were repeated); the "
-            "broker did not confirm %s as synced",
+            "%s messages were sent in %s requests%s; %s of them may be stored twice (%s of %s tasks were repeated); "
+            "the broker did not confirm %s as synced",
             *(total.messages, total.requests, "" if batch is None else f" for batch {batch}", total.doubled),
             *(repeated, len(told), total.unsynced),
         )
@@ -194,7 +198,9 @@ def batched(rows: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 def _batch(rows: list[Any], schema: pa.Schema) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
-    return pa.record_batch([pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema)
+    return pa.record_batch(
+        [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)], schema
+    )
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -162,7 +162,9 @@ def _read_split(split: Split, options: ReadOptions, wanted: Wanted, schema: pa.S
     for batch in scan:
         yield conform(batch, schema)
     if scan.unread:
-        _logger.warning("%s: %s bodies could not be decompressed, first %s", split.path, scan.unread, scan.unread_places[0])
+        _logger.warning(
+            "%s: %s bodies could not be decompressed, first %s", split.path, scan.unread, scan.unread_places[0]
+        )
     if options.damage_path is not None:
         write_damage(Path(options.damage_path), split, scan.damage)
     for damage in scan.damage:

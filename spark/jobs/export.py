@@ -17,8 +17,8 @@ With `compact`, the run also merges small files of a topic and day. The book nam
 step; they are deleted afterwards.
 
 A member of a group has the group's name, because all members have the same log: a run can read any of them. A member
-that is behind the book adds nothing. Bytes that retention removed before a run could read them are not recorded, so that
-another member can still provide them. Times are store times, and days are in UTC.
+that is behind the book adds nothing. Bytes that retention removed before a run could read them are not recorded, so
+that another member can still provide them. Times are store times, and days are in UTC.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ compressed, they have about a fourth of the bytes of their log."""
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How files are written. `file_bytes`: of the log, for one file. `compact`: small files of a topic and day are merged
-    if there are at least as many; 0: never. `table`: of Spark's catalog."""
+    """How files are written. `file_bytes`: of the log, for one file. `compact`: small files of a topic and day are
+    merged if there are at least as many; 0: never. `table`: of Spark's catalog."""
 
     file_bytes: int = FILE_MIB << 20
     compact: int = 0
@@ -105,8 +105,9 @@ def run(options: ReadOptions, runner: Runner, output: Output | None, ways: Ways 
         own = [each for each in gathered if each.split.source == source]
         small = small_files(book.valid(output.names()), output.sizes(), ways) if ways.compact else []
         written = _merged(source, token, own, small, runner, output, form, ways)
-        done = [each for each in own if not each.expired and not each.split.missing]
-        book.add(output, token, [(each.split.begin, each.split.end) for each in done], written, [each.name for each in small])
+        done = [each.split for each in own if not each.expired and not each.split.missing]
+        ranges = [(split.begin, split.end) for split in done]
+        book.add(output, token, ranges, written, [each.name for each in small])
         for name in [*(each.name for each in own if each.name), *(each.name for each in small)]:
             output.remove(name)
         files, replaced = files + len(written), replaced + len(small)
@@ -244,7 +245,9 @@ def _run(call: Call) -> dict[str, Any]:
 
 
 ARGUMENTS = (
-    Argument("fileMib", f"bytes of the log for one file, in MiB ({FILE_MIB})", "--file-mib", Kind.NUMBER, "N", FILE_MIB),
+    Argument(
+        "fileMib", f"bytes of the log for one file, in MiB ({FILE_MIB})", "--file-mib", Kind.NUMBER, "N", FILE_MIB
+    ),
     Argument(
         "compact", "merge the small files of a topic and day if there are N or more", "--compact", Kind.NUMBER, "N"
     ),

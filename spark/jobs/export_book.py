@@ -2,8 +2,8 @@
 
     _tally/broker-a.json    {"ranges": [[0, 134217728]], "runs": ["5f0c..."], "replaced": [], ...}: ranges are half-open
 
-The name of a file ends with its run. A file is valid if its run is in the book, and the file is not in `replaced`. Books
-of earlier versions list pieces of the log instead of runs; the names of their files end with the piece.
+The name of a file ends with its run. A file is valid if its run is in the book, and the file is not in `replaced`.
+Books of earlier versions list pieces of the log instead of runs; the names of their files end with the piece.
 """
 
 from __future__ import annotations

@@ -152,7 +152,9 @@ def _grouped(section: pa.Table, form: Form) -> Iterator[tuple[str, str, int, pa.
         size = pc.add(size, pc.fill_null(pc.cast(pc.binary_length(section["content"]), pa.int64()), 0))
     keys = pa.table({"topic": section["topic"], "day": day, "size": size})
     order = pc.sort_indices(keys, [("topic", "ascending"), ("day", "ascending")])
-    counts = keys.take(order).group_by(["topic", "day"], use_threads=False).aggregate([("size", "count"), ("size", "sum")])
+    counts = (
+        keys.take(order).group_by(["topic", "day"], use_threads=False).aggregate([("size", "count"), ("size", "sum")])
+    )
     rows = _formed(section, form).take(order).combine_chunks()
     begin = 0
     for group in counts.to_pylist():
@@ -183,8 +185,8 @@ def day_name(number: int) -> str:
 
 
 def targets_of(source: str, run: str, groups: Sequence[Group], file_bytes: int) -> list[Target]:
-    """Assigns groups to files. A file ends with the group that reaches `file_bytes`, so the files of a topic and day are
-    at most one for each `file_bytes`, and one for the rest. Pure."""
+    """Assigns groups to files. A file ends with the group that reaches `file_bytes`, so the files of a topic and day
+    are at most one for each `file_bytes`, and one for the rest. Pure."""
     by_place: dict[tuple[str, str], list[list[Group]]] = {}
     for group in groups:
         files = by_place.setdefault((group.topic, group.day), [[]])
@@ -212,8 +214,8 @@ def tasks_of(source: str, targets: Sequence[Target], file_bytes: int) -> list[Me
 
 
 def merge(task: MergeTask, output: Output, form: Form) -> int:
-    """Writes Parquet files, each sorted by queue and offset. Returns the number of rows. The files of an earlier attempt
-    of the task have the same names."""
+    """Writes Parquet files, each sorted by queue and offset. Returns the number of rows. The files of an earlier
+    attempt of the task have the same names."""
     with ExitStack() as stack:
         readers: dict[str, pa.ipc.RecordBatchFileReader] = {}
 
@@ -241,7 +243,7 @@ def _written(target: Target, rows: pa.Table, output: Output) -> int:
         parquet.ParquetWriter(file, rows.schema, compression="zstd", sorting_columns=sorting) as writer,
     ):
         writer.write_table(rows, row_group_size=most)
-    return rows.num_rows
+    return int(rows.num_rows)
 
 
 def _completed(rows: pa.Table, schema: pa.Schema) -> pa.Table:

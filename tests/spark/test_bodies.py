@@ -34,7 +34,7 @@ ORDER = {
     ],
 }  # fmt: skip
 AT = datetime(2026, 11, 22, 1, 2, 3, 4000, UTC)
-VALUE = {"id": 7, "who": None, "at": AT, "items": [{"name": "a", "count": 2}], "best": None, "prices": {"x": 1.5}}
+VALUE: dict[str, Any] = {"id": 7, "who": None, "at": AT, "items": [{"name": "a", "count": 2}], "best": None, "prices": {"x": 1.5}}
 
 
 def avro(value: Any, schema: Any = ORDER) -> bytes:
@@ -55,7 +55,7 @@ def found(frame: Any, into: str) -> list[tuple[Any, str | None]]:
 
 
 def test_json_of_a_schema(spark: Any) -> None:
-    contents = [b'{"id": 1, "tags": ["x"]}', b"{", None, b'{"id": "no number"}', "{\"other\": \"\u6807\"}".encode()]
+    contents = [b'{"id": 1, "tags": ["x"]}', b"{", None, b'{"id": "no number"}', '{"other": "\u6807"}'.encode()]
     frame = with_json(framed(spark, contents), "id bigint, tags array<string>")
     wrong = "the content is not JSON of this schema"
     nothing = {"id": None, "tags": None}
@@ -156,11 +156,11 @@ def test_one_wrong_content_does_not_change_its_neighbours() -> None:
 def test_avro_schemas_without_a_counterpart_are_refused(schema: Any, reason: str) -> None:
     text = schema if isinstance(schema, str) else json.dumps(schema)
     with pytest.raises(ValueError, match=reason):
-        with_avro(None, text)  # type: ignore[arg-type] -- before it looks at the frame
+        with_avro(None, text)  # type: ignore[arg-type]  # before it looks at the frame
     assert _AvroDecoder(json.dumps(ORDER))(pa.array([avro(VALUE)])).to_pylist()[0]["id"] == 7
 
 
 def test_unknown_messages_and_descriptors_are_refused() -> None:
     for data, reason in ((descriptors(), "do not contain shop.Nothing"), (b"\xff\xff", "not a FileDescriptorSet")):
         with pytest.raises(ValueError, match=reason):
-            with_protobuf(None, data, "shop.Nothing")  # type: ignore[arg-type] -- before it looks at the frame
+            with_protobuf(None, data, "shop.Nothing")  # type: ignore[arg-type]  # before it looks at the frame

@@ -351,7 +351,9 @@ def test_a_run_that_is_killed_while_it_merges_small_files(
             export.run(options_of(root, topic="GoldA", committed=str(offsets[bound])), inline, place)
         held = rows_of(place)
         try:
-            export.run(options_of(root, topic="GoldA", committed=str(offsets[1500])), inline, Killing(place, number), ways)
+            export.run(
+                options_of(root, topic="GoldA", committed=str(offsets[1500])), inline, Killing(place, number), ways
+            )
             moments = number
         except Killed:
             moments = max(moments, number + 1)

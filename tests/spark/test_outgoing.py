@@ -37,10 +37,11 @@ def part_of(data: bytes) -> tuple[bytes, str]:
 texts = st.text(st.characters(exclude_characters="\1\2", codec="utf-8"), min_size=1, max_size=9)
 
 
-@given(
-    st.lists(st.tuples(st.binary(max_size=40), texts | st.none(), st.lists(texts), st.dictionaries(texts, texts)), min_size=1)
-)  # fmt: skip
-def test_a_row_is_a_message_of_a_batch_and_a_message_alone(rows: list[tuple[bytes, Any, list[str], dict[str, str]]]) -> None:
+rows_of_a_frame = st.tuples(st.binary(max_size=40), texts | st.none(), st.lists(texts), st.dictionaries(texts, texts))
+
+
+@given(st.lists(rows_of_a_frame, min_size=1))
+def test_a_row_is_a_message_of_a_batch_and_alone(rows: list[tuple[bytes, Any, list[str], dict[str, str]]]) -> None:
     bodies, tags, keys, tables = zip(*rows, strict=True)
     kinds = (pa.string(), pa.list_(pa.string()), pa.map_(pa.string(), pa.string()))
     columns = {
@@ -71,7 +72,9 @@ def test_a_replay_has_the_same_unique_keys_and_nothing_else_has() -> None:
 
 
 def test_columns_of_a_row_decide_over_the_option_and_the_properties() -> None:
-    table = pa.array([[("KEYS", "old"), ("UNIQ_KEY", "u"), ("REAL_TOPIC", "r"), ("own", "1")]] * 2, pa.map_(pa.string(), pa.string()))  # fmt: skip
+    pairs = [("KEYS", "old"), ("UNIQ_KEY", "u"), ("REAL_TOPIC", "r"), ("own", "1")]
+    pairs = [("KEYS", "old"), ("UNIQ_KEY", "u"), ("REAL_TOPIC", "r"), ("own", "1")]
+    table = pa.array([pairs] * 2, pa.map_(pa.string(), pa.string()))
     found = messages(
         body=pa.array(["a", "b"]),
         topic=pa.array([None, "Other"]),

@@ -72,7 +72,7 @@ def keys_of(command: Command) -> list[str]:
 
 @asynccontextmanager
 async def serving(broker: Broker) -> AsyncIterator[Target]:
-    routes = {code: broker.send for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)}
+    routes = dict.fromkeys((RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE), broker.send)
     server = RemotingServer({**routes, RequestCode.GET_ROUTEINFO_BY_TOPIC: broker.route})
     broker.port = await server.start("127.0.0.1", 0)
     try:
@@ -163,7 +163,7 @@ async def test_a_final_refusal_ends_the_task_at_once(code: int) -> None:
 
 async def test_a_topic_that_does_not_exist_is_named() -> None:
     async with serving(Broker()) as target:
-        with pytest.raises(SendError, match="topic Nothing: .*no such topic"):
+        with pytest.raises(SendError, match=r"topic Nothing: .*no such topic"):
             await sent(target, rows(5, "Nothing"))
     async with serving(Broker(queues=0)) as target:
         with pytest.raises(SendError, match="topic T has no queue that may be written"):
@@ -172,11 +172,11 @@ async def test_a_topic_that_does_not_exist_is_named() -> None:
 
 async def test_repeating_ends_with_the_time_and_says_that_the_result_is_unknown() -> None:
     async with serving(broker := Broker(lambda broker, command: None)) as target:
-        with pytest.raises(SendError, match="for 0.3 s: 5 messages, .* were not confirmed, and may have been stored"):
+        with pytest.raises(SendError, match=r"for 0.3 s: 5 messages, .* were not confirmed, and may have been stored"):
             await sent(replace(target, retry_s=0.3), rows(5))
     assert len(broker.requests) >= 2
     async with serving(Broker(lambda broker, command: 2)) as target:
-        with pytest.raises(SendError, match="for 0 s: 5 messages, .* were not confirmed$"):
+        with pytest.raises(SendError, match=r"for 0 s: 5 messages, .* were not confirmed$"):
             await sent(replace(target, retry_s=0), rows(5))
 
 

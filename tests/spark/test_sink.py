@@ -12,14 +12,14 @@ from tally_process import TallyProcess, tally
 
 pytest.importorskip("pyspark.sql", reason="needs the group `spark`")
 
-import pyarrow as pa  # noqa: E402
+import pyarrow as pa
 
-from tallystick.spark.options import ReadOptions  # noqa: E402
-from tallystick.spark.outgoing import KeyMaker  # noqa: E402
-from tallystick.spark.producer import Sent  # noqa: E402
-from tallystick.spark.scan import SplitScan  # noqa: E402
-from tallystick.spark.sink import MessageWriter, SinkOptions, Told, batched  # noqa: E402
-from tallystick.spark.splits import plan  # noqa: E402
+from tallystick.spark.options import ReadOptions
+from tallystick.spark.outgoing import KeyMaker
+from tallystick.spark.producer import Sent
+from tallystick.spark.scan import SplitScan
+from tallystick.spark.sink import MessageWriter, SinkOptions, Told, batched
+from tallystick.spark.splits import plan
 
 pytestmark = pytest.mark.process
 COLUMNS = ("topic", "queue_id", "queue_offset", "unique_key", "tags", "keys", "properties", "body")

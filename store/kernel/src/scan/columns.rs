@@ -94,7 +94,6 @@ pub struct Unread {
 
 const MOST_UNREAD: usize = 1000;
 
-
 /// A name that is not in `NAMES`.
 #[derive(Debug)]
 pub struct NoSuchColumn(pub String);
