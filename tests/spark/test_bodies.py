@@ -34,7 +34,14 @@ ORDER = {
     ],
 }  # fmt: skip
 AT = datetime(2026, 11, 22, 1, 2, 3, 4000, UTC)
-VALUE: dict[str, Any] = {"id": 7, "who": None, "at": AT, "items": [{"name": "a", "count": 2}], "best": None, "prices": {"x": 1.5}}
+VALUE: dict[str, Any] = {
+    "id": 7,
+    "who": None,
+    "at": AT,
+    "items": [{"name": "a", "count": 2}],
+    "best": None,
+    "prices": {"x": 1.5},
+}
 
 
 def avro(value: Any, schema: Any = ORDER) -> bytes:
