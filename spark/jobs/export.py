@@ -158,7 +158,7 @@ def _merged(
     ways: Ways,
 ) -> list[str]:
     """Writes the files of a source, and returns their names. If only the driver can write, it merges as well."""
-    groups = [group for each in gathered if not each.expired for group in each.groups]
+    groups = [group for each in gathered for group in each.groups]  # a split that expired has none
     targets = targets_of(file_name(source), token, [*small, *groups], ways.file_bytes)
     tasks = tasks_of(source, targets, ways.file_bytes)
     (runner if output.shared else inline)(partial(merge, output=output, form=form), tasks)
