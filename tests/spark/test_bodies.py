@@ -163,11 +163,11 @@ def test_one_wrong_content_does_not_change_its_neighbours() -> None:
 def test_avro_schemas_without_a_counterpart_are_refused(schema: Any, reason: str) -> None:
     text = schema if isinstance(schema, str) else json.dumps(schema)
     with pytest.raises(ValueError, match=reason):
-        with_avro(None, text)  # type: ignore[arg-type]  # before it looks at the frame
+        with_avro(None, text)  # before it looks at the frame
     assert _AvroDecoder(json.dumps(ORDER))(pa.array([avro(VALUE)])).to_pylist()[0]["id"] == 7
 
 
 def test_unknown_messages_and_descriptors_are_refused() -> None:
     for data, reason in ((descriptors(), "do not contain shop.Nothing"), (b"\xff\xff", "not a FileDescriptorSet")):
         with pytest.raises(ValueError, match=reason):
-            with_protobuf(None, data, "shop.Nothing")  # type: ignore[arg-type]  # before it looks at the frame
+            with_protobuf(None, data, "shop.Nothing")  # before it looks at the frame

@@ -72,8 +72,9 @@ def keys_of(command: Command) -> list[str]:
 
 @asynccontextmanager
 async def serving(broker: Broker) -> AsyncIterator[Target]:
-    routes = dict.fromkeys((RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE), broker.send)
-    server = RemotingServer({**routes, RequestCode.GET_ROUTEINFO_BY_TOPIC: broker.route})
+    routes: dict[int, Any] = {RequestCode.GET_ROUTEINFO_BY_TOPIC: broker.route}
+    routes |= dict.fromkeys((RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE), broker.send)
+    server = RemotingServer(routes)
     broker.port = await server.start("127.0.0.1", 0)
     try:
         yield Target(f"127.0.0.1:{broker.port}", None, "g", 2000, 30.0, 30.0)
