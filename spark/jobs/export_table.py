@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -33,7 +33,8 @@ def statement(name: str, place: str, schema: pa.Schema) -> str:
 
     columns = [f"{field.name} {from_arrow_type(field.type).simpleString()}" for field in schema]
     columns += ["topic string", "day string"]
-    location = place.replace("s3://", "s3a://", 1) if place.startswith("s3://") else f"file://{quote(place)}"
+    location = place.replace("s3://", "s3a://", 1) if place.startswith("s3://") else str(Path(place).absolute())
+    location = location.replace("\\", "\\\\").replace("'", "\\'")
     return (
         f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(columns)}) USING parquet PARTITIONED BY (topic, day) "
         f"LOCATION '{location}'"
