@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _TEXTS = pa.list_(pa.field("element", pa.string(), nullable=False))
 _TABLE = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
@@ -39,7 +40,15 @@ SCHEMA = pa.schema(
         pa.field("body", pa.binary(), nullable=False),
     ]
 )
-"""All columns, in their order."""
+"""What a record contains, in the order of the columns."""
+
+CONTENT_SCHEMA = pa.schema([pa.field("content", pa.binary()), pa.field("content_error", pa.string())])
+"""What the scanner computes on request: the body, decompressed if the producer's client compressed it; null if that is
+not possible, and then the reason."""
+
+ALL = pa.schema([*SCHEMA, *CONTENT_SCHEMA])
+BODIES = frozenset(("body", *CONTENT_SCHEMA.names))
+"""Columns for which bodies are read."""
 
 DAMAGE_SCHEMA = pa.schema(
     [
@@ -65,7 +74,7 @@ _DDL = {
 
 def schema_of(names: Iterable[str]) -> pa.Schema:
     """Returns the schema of these columns. KeyError: a column does not exist."""
-    return pa.schema([SCHEMA.field(name) for name in names])
+    return pa.schema([ALL.field(name) for name in names])
 
 
 def ddl_of(schema: pa.Schema) -> str:
@@ -78,7 +87,7 @@ def check_requested(wanted: pa.Schema, of: pa.Schema | None = None) -> None:
 
     ValueError: a column does not exist, or cannot have this type.
     """
-    there = SCHEMA if of is None else of
+    there = ALL if of is None else of
     for field in wanted:
         if field.name not in there.names:
             raise ValueError(f"there is no column {field.name!r}; there are {', '.join(there.names)}")
@@ -116,16 +125,27 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def _conformed(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type.equals(field.type):
         return column
-    return _times(column, field) if _is_time(field) else column.cast(field.type)
+    return time_of(column).cast(field.type) if _is_time(field) else column.cast(field.type)
 
 
-_MOST_TIMESTAMP_MS = (2**63 - 1) // 1000
+def in_spark(kind: pa.DataType) -> pa.DataType:
+    """Returns the type in which Spark can have these values: it has no unsigned numbers. Fields may be null."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, in_spark(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", in_spark(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(in_spark(kind.key_type), in_spark(kind.item_type))
+    signed = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20)}
+    return signed.get(kind, kind)
 
 
-def _times(milliseconds: pa.Array, field: pa.Field) -> pa.Array:
-    """Converts to microseconds. Null: the value is outside of what a timestamp can have."""
-    import pyarrow.compute as pc  # rarely used, and each worker process imports it again
+TIME = pa.timestamp("us", "UTC")
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999, which Python and Spark have."""
 
-    fits = pc.and_(pc.less_equal(milliseconds, _MOST_TIMESTAMP_MS), pc.greater_equal(milliseconds, -_MOST_TIMESTAMP_MS))
-    kept = pc.if_else(fits, milliseconds, pa.scalar(None, pa.int64()))
-    return kept.cast(pa.timestamp("ms", field.type.tz)).cast(field.type)
+
+def time_of(milliseconds: pa.Array) -> pa.Array:
+    """Returns timestamps of milliseconds since 1970; null: outside of the years that Spark has."""
+    known = pc.and_(pc.greater_equal(milliseconds, _FIRST_MS), pc.less_equal(milliseconds, _LAST_MS))
+    return pc.if_else(known, milliseconds, pa.scalar(None, pa.int64())).cast(pa.timestamp("ms", "UTC")).cast(TIME)

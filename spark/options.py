@@ -11,9 +11,11 @@ from, to         half-open, [from, to): whole numbers are queue offsets, anythin
                  (UTC if it names no zone)
 key              messages with this unique key or key; several, separated by commas
 committed        position in the log up to which to read, from the broker; without it, the files determine it
-columns          separated by commas, `*`: all with the body; without it, all but the body
+columns          separated by commas, `*`: all with the body as it is stored; without it, all but the body; `content`
+                 and `content_error`, the decompressed body and why there is none, are named in addition
+maxContentBytes  of a body after its decompression (64 MiB); a larger one has no content
 verify           true: the CRC of every body is checked; without it, only if the body is read
-mode             PERMISSIVE: damage is skipped and reported; FAILFAST: it ends the job
+mode             PERMISSIVE: damage is skipped and reported; FAILFAST: it ends the job, as does a body without content
 damagePath       folder (shared by the executors) for damage: a file of JSON lines for each split
 view             messages, or damage: the damage as a separate table
 splitBytes       approximate bytes of a file for one task
@@ -32,9 +34,9 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from tallystick.spark.access import NO_ACCESS, Access, AccessError
-from tallystick.spark.columns import SCHEMA, WITHOUT_BODY
+from tallystick.spark.columns import ALL, BODIES, SCHEMA, WITHOUT_BODY
 from tallystick.spark.places import FoundStore, PlaceError, opened, stores_at
-from tallystick.spark.scan import Int64Range, Wanted
+from tallystick.spark.scan import CONTENT_BYTES, Int64Range, Wanted
 from tallystick.spark.splits import SPLIT_BYTES
 from tallystick.spark.volume import Source, Volume
 
@@ -62,6 +64,7 @@ KNOWN = (
         "damagePath",
     ),
     *("view", "splitBytes", "pushdown", "pruning", "maxBytesPerTrigger", "failOnDataLoss", "startingPosition"),
+    "maxContentBytes",
 )
 
 
@@ -106,6 +109,7 @@ class ReadOptions:
     max_bytes_per_trigger: int | None = None
     fail_on_data_loss: bool = True
     start_at_latest: bool = False
+    max_content_bytes: int = CONTENT_BYTES
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -146,12 +150,13 @@ class ReadOptions:
             start_at_latest=_choice(
                 "startingPosition", take("startingPosition", "earliest"), {"earliest": False, "latest": True}
             ),
+            max_content_bytes=_integer("maxContentBytes", take("maxContentBytes", str(CONTENT_BYTES)), 1, 1 << 30),
         )
 
     @property
     def check_crc(self) -> bool:
         """Whether CRCs are checked: always if bodies are read, because it costs little more then."""
-        return "body" in self.columns if self.verify is None else self.verify
+        return not BODIES.isdisjoint(self.columns) if self.verify is None else self.verify
 
     def reading(self, columns: Iterable[str]) -> ReadOptions:
         """Returns these options with other columns. OptionError: a column does not exist."""
@@ -237,18 +242,19 @@ def _columns(text: str | None) -> tuple[str, ...]:
 def _known(columns: Iterable[str]) -> tuple[str, ...]:
     chosen = tuple(columns)
     for name in chosen:
-        if name not in SCHEMA.names:
-            raise OptionError("columns", f"there is no column {name!r}; there are {', '.join(SCHEMA.names)}")
+        if name not in ALL.names:
+            raise OptionError("columns", f"there is no column {name!r}; there are {', '.join(ALL.names)}")
     return chosen
 
 
-def _integer(option: str, text: str, least: int) -> int:
+def _integer(option: str, text: str, least: int, most: int = INT64_MAX) -> int:
     try:
         value = int(text)
     except ValueError:
         raise OptionError(option, f"must be a whole number, not {text!r}") from None
-    if not least <= value <= INT64_MAX:
-        raise OptionError(option, f"must be {least} or more, not {value}")
+    if not least <= value <= most:
+        bounds = f"{least} or more" if most == INT64_MAX else f"{least} to {most}"
+        raise OptionError(option, f"must be {bounds}, not {value}")
     return value
 
 

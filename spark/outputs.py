@@ -53,9 +53,19 @@ class Output(ABC):
     def read(self, name: str) -> bytes | None:
         """Returns the content of a small file; None: it does not exist."""
 
+    @contextmanager
+    def opened(self, name: str) -> Iterator[Any]:
+        """Opens a file for random reads, as pyarrow's file. FileNotFoundError."""
+        raise NotImplementedError
+        yield
+
     @abstractmethod
     def names(self, below: str = "") -> list[str]:
         """Returns the names of all files, or of those below a folder, sorted; without files that are being written."""
+
+    def sizes(self) -> dict[str, int]:
+        """Returns the bytes of all files by name."""
+        raise NotImplementedError
 
     @abstractmethod
     def remove(self, name: str) -> None:
@@ -103,6 +113,16 @@ class FolderOutput(Output):
             return self._path(name).read_bytes()
         except FileNotFoundError:
             return None
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[Any]:
+        import pyarrow as pa
+
+        with pa.memory_map(str(self._path(name))) as file:
+            yield file
+
+    def sizes(self) -> dict[str, int]:
+        return {name: self._path(name).stat().st_size for name in self.names()}
 
     def names(self, below: str = "") -> list[str]:
         found = []

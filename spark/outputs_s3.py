@@ -60,10 +60,20 @@ class S3Output(Output):
         except FileNotFoundError:
             return None
 
+    @contextmanager
+    def opened(self, name: str) -> Iterator[Any]:
+        with self._store.open_input_file(self._path(name)) as file:
+            yield file
+
+    def sizes(self) -> dict[str, int]:
+        return self._listed(self._base)
+
     def names(self, below: str = "") -> list[str]:
-        base = self._path(below) if below else self._base
+        return sorted(self._listed(self._path(below) if below else self._base))
+
+    def _listed(self, base: str) -> dict[str, int]:
         found = self._store.get_file_info(filesystems.FileSelector(base, allow_not_found=True, recursive=True))
-        return sorted(each.path[len(self._base) + 1 :] for each in found if each.is_file)
+        return {each.path[len(self._base) + 1 :]: each.size for each in found if each.is_file}
 
     def remove(self, name: str) -> None:
         try:

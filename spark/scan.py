@@ -17,6 +17,8 @@ from tallystick.spark.presence import Segments, bring
 from tallystick.spark.splits import Split
 from tallystick.store._kernel import MessageScan
 
+CONTENT_BYTES = 64 << 20
+"""Largest decompressed body, without the option `maxContentBytes`."""
 EXPIRED = "expired before it was read"
 Int64Range = tuple[int, int]
 
@@ -102,7 +104,8 @@ class SplitScan:
     """The batches of one split, or their sums. It can be read once.
 
     `records` (of the filter or not), `damaged` and `damage` grow while it is read. `check_crc`: checks every body, of
-    the filter or not. OSError; DamageError: the file is too short.
+    the filter or not. `unread` and `unread_places`: rows whose body cannot be decompressed, if the columns ask for the
+    content. OSError; DamageError: the file is too short.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class SplitScan:
         fail_fast: bool = False,
         max_rows: int = 1 << 16,
         max_bytes: int = 1 << 24,
+        max_content_bytes: int = CONTENT_BYTES,
     ) -> None:
         self.split = split
         self.records = 0
@@ -124,7 +128,9 @@ class SplitScan:
         self._wanted = wanted
         self._check_crc = check_crc
         self._fail_fast = fail_fast
-        self._limits = (max_rows, max_bytes)
+        self.unread = 0
+        self.unread_places: list[Damage] = []
+        self._limits = (max_rows, max_bytes, max_content_bytes)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         if (scan := self._opened()) is None:
@@ -169,6 +175,7 @@ class SplitScan:
                 keys=_encoded(wanted.keys),
                 max_rows=self._limits[0],
                 max_bytes=self._limits[1],
+                max_content_bytes=self._limits[2],
             )
         except FileNotFoundError:
             self._met([(split.begin, split.bytes, EXPIRED)], 1)
@@ -178,12 +185,20 @@ class SplitScan:
         self.records = scan.records
         if scan.damaged > self.damaged:
             self._met(scan.damage[len(self.damage) :], scan.damaged)
+        if scan.unread > self.unread:
+            self.unread = scan.unread
+            self.unread_places += self._placed(scan.unread_places[len(self.unread_places) :])
+            if self._fail_fast:
+                raise DamageMetError(self.unread_places[0])
 
     def _met(self, more: list[tuple[int, int, str]], damaged: int) -> None:
         self.damaged = damaged
-        self.damage += [Damage(self.split.source, self.split.path, *place) for place in more]
+        self.damage += self._placed(more)
         if self._fail_fast:
             raise DamageMetError(self.damage[0])
+
+    def _placed(self, places: list[tuple[int, int, str]]) -> list[Damage]:
+        return [Damage(self.split.source, self.split.path, *place) for place in places]
 
 
 def _encoded(texts: tuple[str, ...] | None) -> list[bytes] | None:

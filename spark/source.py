@@ -89,6 +89,16 @@ class TallystickSource(DataSource):
     def _read_options(self, schema: StructType) -> ReadOptions:
         return ReadOptions.parse(catalog_table.options_in(schema) | dict(self.options))
 
+    def writer(self, schema: StructType, overwrite: bool):  # type: ignore[no-untyped-def]
+        from tallystick.spark.sink import MessageWriter, writer_of  # readers do not need the brokers' protocol
+
+        return writer_of(MessageWriter, self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool):  # type: ignore[no-untyped-def]  # noqa: N802
+        from tallystick.spark.sink import MessageStreamWriter, writer_of
+
+        return writer_of(MessageStreamWriter, self.options, schema, overwrite)
+
 
 class MessageReader(DataSourceReader):
     """One table: messages, or with `view` the damage. It is pickled to the workers, so it has only plain values."""
@@ -177,9 +187,20 @@ def _read_split(
         rows = [asdict(damage) for damage in from_here(scan.damage)]
         yield conform(pa.RecordBatch.from_pylist(rows, schema=DAMAGE_SCHEMA).select(schema.names), schema)
         return
-    scan = SplitScan(split, schema.names, wanted, check_crc=options.check_crc, fail_fast=options.fail_fast)
+    scan = SplitScan(
+        split,
+        schema.names,
+        wanted,
+        check_crc=options.check_crc,
+        fail_fast=options.fail_fast,
+        max_content_bytes=options.max_content_bytes,
+    )
     for batch in scan:
         yield conform(batch, schema)
+    if scan.unread:
+        _logger.warning(
+            "%s: %s bodies could not be decompressed, first %s", split.path, scan.unread, scan.unread_places[0]
+        )
     damage = from_here(scan.damage)
     if options.damage_path is not None:
         write_damage(Path(options.damage_path), split, damage)

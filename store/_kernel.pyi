@@ -631,10 +631,12 @@ class MessageScan:
         keys: list[bytes] | None = None,
         max_rows: int = 65536,
         max_bytes: int = 16777216,
+        max_content_bytes: int = 67108864,
     ) -> None:
         """Positions in the log. Ranges are inclusive on both sides; `keys`: the unique key or a key is one of them.
 
-        A batch ends at `max_rows`, or with the row whose texts and body reach `max_bytes`."""
+        A batch ends at `max_rows`, or with the row whose texts and body reach `max_bytes`. The column `content` is the
+        body, decompressed to at most `max_content_bytes`; null with a text in `content_error` if that fails."""
 
     def next_batch(self) -> tuple[object, object] | None:
         """The capsules of Arrow's C data interface (schema, array), without the GIL; None: no more rows."""
@@ -660,6 +662,13 @@ class MessageScan:
     @property
     def damage(self) -> list[tuple[int, int, str]]:
         """(position, bytes, reason) of damage, in order; the first thousand."""
+    @property
+    def unread(self) -> int:
+        """Rows without `content`, because their body cannot be decompressed."""
+
+    @property
+    def unread_places(self) -> list[tuple[int, int, str]]:
+        """(position, bytes of the record, reason) of these rows, in order; the first thousand."""
 
 def index_entries(path: str | PathLike[str], slots: int, first: int, most: int) -> tuple[object, object]:
     """`most` entries of an index file from number `first` on, as capsules: key_hash, position, seconds.

@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": set(),
     "replication": {"store"},
     "node": {"replication", "store"},
-    "spark": {"node", "store"},  # it reads volumes; backups and name servers as the commands do
+    "spark": {"node", "store"},  # it reads volumes; see SPARK_MAY_USE_THE_NODE
     "operator": set(),  # it knows manifests and the nodes' HTTP, never bytes
 }
 # What a folder of the operator may import of its others. Jobs and topics know a cluster by its resource alone.
@@ -65,6 +65,26 @@ def test_imports_point_one_way(part: str) -> None:
         if name.startswith("tallystick")
         and name.split(".")[1:2] != [part]
         and name.split(".")[1] not in MAY_IMPORT[part]
+    ]
+    assert wrong == []
+
+
+# The reader and the jobs read files. These modules of Spark's part use parts of the node.
+SPARK_MAY_USE_THE_NODE = {
+    "spark/backup_store.py": ("node.backup",),
+    "spark/name_server.py": ("node.core.client", "node.remoting"),
+    "spark/producer.py": ("node.core.client", "node.remoting"),
+}
+
+
+def test_spark_uses_the_node_only_for_backups_and_the_protocol_of_brokers() -> None:
+    wrong = [
+        f"{module} imports {name}"
+        for path in MODULES
+        if (module := path.relative_to(ROOT).as_posix()).startswith("spark/")
+        for name in imported(path)
+        if name.startswith("tallystick.node")
+        and not name.removeprefix("tallystick.").startswith(SPARK_MAY_USE_THE_NODE.get(module, ()) or ("-",))
     ]
     assert wrong == []
 

@@ -25,7 +25,8 @@ FOREIGN = {
         "CommitLog", "DefaultMessageStore", "GROUP_GET_FROM_DISK_NUMS", "GROUP_GET_FROM_DISK_SIZE",
         "GetMessageStatus", "GroupCommitService", "MessageStoreConfig",
         "MixAll.object2Properties",
-        "NamesrvConfig", "PutMessageStatus", "committedPosition", "flushedPosition", "pollNameServerInterval",
+        "NamesrvConfig", "PutMessageStatus", "SelectMessageQueueByHash",
+        "committedPosition", "flushedPosition", "pollNameServerInterval",
         "recallMessage", "searchOffset", "setDelayTimeMs",
         "setDelayTimeSec", "setDeliverTimeMs", "viewMessage", "waitStoreMsgOK", "wrotePosition",
     },
@@ -39,7 +40,7 @@ FOREIGN = {
     "Python": {"SSLObject.getpeercert"},
     "DLedger": {"flushFileInterval"},
     "pytest": {"conftest.py"},
-    "Spark": {"timestamp_millis"},
+    "Spark": {"mergeSchema", "timestamp_millis"},
 }  # fmt: skip
 NAME = re.compile(r"`{1,2}([A-Za-z_][A-Za-z0-9_.]*)(?:\(\))?`{1,2}")
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

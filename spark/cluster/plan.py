@@ -143,7 +143,7 @@ def _arguments(fields: _Fields, job: Job) -> Arguments:
         from_=fields.optional("from", fields.text),
         to=fields.optional("to", fields.text),
         own={
-            argument.name: argument.default if given[argument.name] is None else given[argument.name]
+            argument.name: argument.default if given.get(argument.name) is None else given[argument.name]
             for argument in job.arguments
         },
     )

@@ -1,131 +1,200 @@
 """`export`: writes messages as Parquet files by topic and day, and records which bytes of which log are in them.
 
-    out/topic=orders/day=2026-11-21/broker-a-00000000000000000000-00000000000134217728.parquet
-    out/_tally/broker-a.json        {"pieces": [[0, 134217728]], ...}: half-open, of the source's log, as they were read
+    out/topic=orders/day=2026-11-21/broker-a-5f0c1d2e3a4b5c6d-000000.parquet
+    out/_tally/broker-a.json        the book: what is exported, and which runs wrote valid files (`export_book.py`)
 
-A run exports the messages below the present bound that are in no piece yet, so a second run adds exactly the new ones.
+A run exports the messages below the present bound that are not exported yet, so a second run adds exactly the new ones.
 It adds all of them or none, without a rename, because a bucket does not support that:
 
-    1. it deletes files whose piece is not in the book: they are left over from a killed run
-    2. it writes files under their final names, which contain their piece
+    1. it deletes files that are not valid: they are left over from a killed run, or were replaced
+    2. it gathers the new messages, and merges them into files (`export_files.py`) whose names contain this run
     3. it checks that the book is unchanged and all files exist; then it writes the book, and the files are valid
 
-Bytes in the book are never written again. If a run that was considered dead writes a file later, its piece is not in
-the book, and the next run deletes it in step 1, also if its bytes were exported in other pieces meanwhile.
+Bytes in the book are never written again. If a run that was considered dead writes a file later, its run is not in the
+book, and the next one deletes it in step 1.
+
+With `compact`, the run also merges small files of a topic and day. The book names those that are replaced, in the same
+step; they are deleted afterwards.
 
 A member of a group has the group's name, because all members have the same log: a run can read any of them. A member
-that is behind the book adds nothing. Bytes that retention removed before a run could read them are in no piece, so that
-another member can still provide them. Times are store times, and days are in UTC.
+that is behind the book adds nothing. Bytes that retention removed before a run could read them are not recorded, so
+that another member can still provide them. Times are store times, and days are in UTC.
 """
 
 from __future__ import annotations
 
-import json
-import re
+import secrets
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
 from functools import partial
 from typing import Any
-from urllib.parse import quote
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as parquet
 
-from tallystick.spark.columns import SCHEMA, schema_of
-from tallystick.spark.jobs.job import Job, OutputUse, Summary
+from tallystick.spark.jobs.export_book import BOOKS, Book, ExportError, file_name, place_of
+from tallystick.spark.jobs.export_files import Form, Gathered, GatherTask, Group, gather, merge, targets_of, tasks_of
+from tallystick.spark.jobs.export_table import create_table
+from tallystick.spark.jobs.job import Argument, Call, Job, Kind, OutputUse, Summary
 from tallystick.spark.jobs.report import bytes_text, counted, table_text
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import Output, writing
-from tallystick.spark.planning import plan_sources
-from tallystick.spark.runner import Runner, interleaved
-from tallystick.spark.scan import EXPIRED, Damage, SplitScan, Wanted
+from tallystick.spark.planning import Planned, plan_sources
+from tallystick.spark.runner import Runner, inline, interleaved
+from tallystick.spark.scan import Damage, SplitScan, Wanted
 from tallystick.spark.splits import Split
 
-DAY_MS = 86_400_000
+FILE_MIB = 128
 CARRIED_BYTES = 16 << 20
-"""Approximate bytes of the log for the files of one task, if the driver has to hold its result."""
-_BOOKS = "_tally"
-_NAME = re.compile(r"topic=[^/]*/day=[^/]*/(?P<source>[^/~]+)(?:~\d+)?-(?P<begin>\d{20})-(?P<end>\d{20})\.parquet")
-_MOST_OPEN = 256
-"""Parquet files that a task writes at the same time; with more topics and days it closes the oldest and begins another
-part."""
-
-Ranges = list[tuple[int, int]]
+"""Approximate bytes of the log for the file of one task, if the driver has to hold its result."""
+_GATHERED = f"{BOOKS}/gathered"
+"""Folder of the files between the two steps. When a run begins, its content is left over from killed runs."""
+_SMALL, _MERGED = 8, 4
+"""With `compact`, a Parquet file is small below an eighth of the target size, and files are merged up to a fourth:
+compressed, they have about a fourth of the bytes of their log."""
 
 
-@dataclass(frozen=True)
-class Exported:
-    """`names`: the files of the split."""
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How files are written. `file_bytes`: of the log, for one file. `compact`: small files of a topic and day are
+    merged if there are at least as many; 0: never. `table`: of Spark's catalog."""
 
-    split: Split
-    rows: int
-    records: int
-    names: tuple[str, ...]
-    damaged: int
-    damage: list[Damage]
+    file_bytes: int = FILE_MIB << 20
+    compact: int = 0
+    decompressed: bool = False
+    table: str | None = None
 
-    @property
-    def expired(self) -> bool:
-        return any(each.reason == EXPIRED for each in self.damage)
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> Ways:
+        """OptionError: an argument is wrong."""
+        bodies = given.get("bodies", "stored")
+        if bodies not in ("stored", "decompressed"):
+            raise OptionError("bodies", f"must be stored or decompressed, not {bodies!r}")
+        mib = given.get("fileMib", FILE_MIB)
+        compact = given.get("compact") or 0
+        if not 1 <= mib <= 1024:
+            raise OptionError("fileMib", f"must be 1 to 1024, not {mib}")
+        if compact and compact < 2:
+            raise OptionError("compact", f"must be 2 or more, not {compact}")
+        return cls(mib << 20, compact, bodies == "decompressed", given.get("table"))
 
 
-class ExportError(Exception):
-    """The output was not written by an export, or another export is writing to it."""
+DEFAULT_WAYS = Ways()
 
 
-def run(options: ReadOptions, runner: Runner, output: Output | None) -> dict[str, Any]:
+def run(options: ReadOptions, runner: Runner, output: Output | None, ways: Ways = DEFAULT_WAYS) -> dict[str, Any]:
     """Brings the output up to date. OptionError: no output is given; VolumeError, OSError, OutputError; ExportError:
     its books are unreadable, name another filter, or changed in the meantime."""
     if output is None:
         raise OptionError("out", "an export needs a place for its files")
-    books = {each.source: Book.load(output, each.source, options.wanted) for each in options.sources()}
-    output.clear_aside()
-    for book in books.values():
-        for name in book.unrecorded(output.names()):
-            output.remove(name)
+    bodies = "decompressed" if ways.decompressed else "stored"
+    books = {each.source: Book.load(output, each.source, options.wanted, bodies) for each in options.sources()}
+    _clear(output, books)
     if not output.shared:
         options = replace(options, split_bytes=min(options.split_bytes, CARRIED_BYTES))
     planned = plan_sources(options, runner, {source: book.ranges for source, book in books.items()})
+    form = Form(ways.decompressed, options.max_content_bytes)
+    token = secrets.token_hex(8)
+    gathered = _gathered(planned, runner, output, options.wanted, form, token)
     # What was lost behind the bound is reported and not recorded: the broker can write new messages there.
     lost = [split for each in planned for split in each.splits if split.begin >= each.volume.bound]
-    splits = [split for each in planned for split in each.splits if split.begin < each.volume.bound]
-    splits = interleaved(splits, lambda split: split.source)
-    if not output.shared:
-        splits = [piece for pieces in runner(cut, splits) for piece in pieces]
-    exported = list(writing(output, runner, partial(write_split, wanted=options.wanted), splits))
-    for name in [name for each in exported if each.expired for name in each.names]:
-        output.remove(name)
-    damage = [damage for each in exported for damage in each.damage]
+    damage = [damage for each in gathered for damage in each.damage]
     damage += [found for each in runner(damage_of, lost) for found in each]
+    files, replaced = 0, 0
     for source, book in books.items():
-        book.add(output, [each for each in exported if each.split.source == source])
+        own = [each for each in gathered if each.split.source == source]
+        small = small_files(book.valid(output.names()), output.sizes(), ways) if ways.compact else []
+        written = _merged(source, token, own, small, runner, output, form, ways)
+        done = [each.split for each in own if not each.expired and not each.split.missing]
+        ranges = [(split.begin, split.end) for split in done]
+        book.add(output, token, ranges, written, [each.name for each in small])
+        for name in [*(each.name for each in own if each.name), *(each.name for each in small)]:
+            output.remove(name)
+        files, replaced = files + len(written), replaced + len(small)
+    if ways.table is not None:
+        create_table(ways.table, output.place, form.schema)
     return {
         "job": "export",
         "out": output.place,
-        "sources": [
-            {
-                "source": each.volume.source,
-                "begin": each.volume.begin,
-                "bound": each.volume.bound,
-                "ranges": books[each.volume.source].ranges,
-                "records": sum(one.records for one in exported if one.split.source == each.volume.source),
-                "added_rows": sum(one.rows for one in exported if one.split.source == each.volume.source),
-                "added_bytes": sum(one.split.bytes for one in exported if one.split.source == each.volume.source),
-            }
-            for each in planned
-        ],
-        "added_rows": sum(each.rows for each in exported),
-        "added_files": sum(len(each.names) for each in exported),
-        "damaged": sum(each.damaged for each in exported) + len(lost),
+        "sources": [_source_summary(each, books[each.volume.source], gathered) for each in planned],
+        "added_rows": sum(each.rows for each in gathered),
+        "added_files": files,
+        "replaced_files": replaced,
+        "without_content": sum(each.unread for each in gathered),
+        "damaged": sum(each.damaged for each in gathered) + len(lost),
         "damage": [str(each) for each in damage],
     }
 
 
-# -- a task ------------------------------------------------------------------------------------------------------------
+def _clear(output: Output, books: Mapping[str, Book]) -> None:
+    """Removes what killed runs of these sources left."""
+    output.clear_aside()
+    names = output.names()
+    for source, book in books.items():
+        left = [name for name in names if name.startswith(f"{_GATHERED}/{file_name(source)}-")]
+        for name in [*left, *book.invalid(names)]:
+            output.remove(name)
+
+
+def _gathered(
+    planned: Sequence[Planned], runner: Runner, output: Output, wanted: Wanted, form: Form, token: str
+) -> list[Gathered]:
+    splits = [split for each in planned for split in each.splits if split.begin < each.volume.bound]
+    splits = interleaved(splits, lambda split: split.source)
+    if not output.shared:
+        splits = [piece for pieces in runner(cut, splits) for piece in pieces]
+    items = [GatherTask(split, f"{_GATHERED}/{file_name(split.source)}-{token}-{split.begin:020d}") for split in splits]
+    return list(writing(output, runner, partial(gather, wanted=wanted, form=form), items))
+
+
+def _merged(
+    source: str,
+    token: str,
+    gathered: Sequence[Gathered],
+    small: Sequence[Group],
+    runner: Runner,
+    output: Output,
+    form: Form,
+    ways: Ways,
+) -> list[str]:
+    """Writes the files of a source, and returns their names. If only the driver can write, it merges as well."""
+    groups = [group for each in gathered for group in each.groups]  # a split that expired has none
+    targets = targets_of(file_name(source), token, [*small, *groups], ways.file_bytes)
+    tasks = tasks_of(source, targets, ways.file_bytes)
+    (runner if output.shared else inline)(partial(merge, output=output, form=form), tasks)
+    return [target.name for target in targets]
+
+
+def small_files(names: Iterable[str], sizes: Mapping[str, int], ways: Ways) -> list[Group]:
+    """Returns the files to merge: the small ones of each topic and day that has enough of them. Pure.
+
+    Their bytes are scaled so that `targets_of` begins another file at a fourth of the target size.
+    """
+    by_place: dict[tuple[str, str], list[str]] = {}
+    for name in sorted(names):
+        place = place_of(name)
+        if place is not None and sizes.get(name, 0) < ways.file_bytes // _SMALL:
+            by_place.setdefault(place, []).append(name)
+    return [
+        Group(*place, name, None, sizes.get(name, 0) * _MERGED)
+        for place, found in sorted(by_place.items())
+        if len(found) >= ways.compact
+        for name in found
+    ]
+
+
+def _source_summary(planned: Planned, book: Book, gathered: Sequence[Gathered]) -> dict[str, Any]:
+    volume = planned.volume
+    own = [each for each in gathered if each.split.source == volume.source]
+    return {
+        "source": volume.source,
+        "begin": volume.begin,
+        "bound": volume.bound,
+        "ranges": book.ranges,
+        "records": sum(each.records for each in own),
+        "added_rows": sum(each.rows for each in own),
+        "added_bytes": sum(each.split.bytes for each in own),
+    }
 
 
 def cut(split: Split) -> list[Split]:
@@ -149,153 +218,6 @@ def damage_of(split: Split) -> list[Damage]:
     return scan.damage
 
 
-def write_split(split: Split, output: Output, wanted: Wanted) -> Exported:
-    """Writes the split's messages. The files of an earlier attempt of the task have the same names."""
-    scan = SplitScan(split, SCHEMA.names, wanted, check_crc=True)
-    rows = 0
-    with _Files(output, split) as files:
-        for batch in scan:
-            table = pa.Table.from_batches([batch])
-            day = pc.cast(pc.floor(pc.divide(pc.cast(table["store_timestamp_ms"], pa.float64()), DAY_MS)), pa.int64())
-            table = table.append_column("_day", day)
-            kinds = table.group_by(["topic", "_day"], use_threads=False).aggregate([])
-            for topic, number in zip(kinds["topic"].to_pylist(), kinds["_day"].to_pylist(), strict=True):
-                taken = table.filter(pc.and_(pc.equal(table["topic"], topic), pc.equal(table["_day"], number)))
-                files.write(topic, day_name(number), taken.drop_columns(["topic", "_day"]))
-                rows += taken.num_rows
-    return Exported(split, rows, scan.records, tuple(files.names), scan.damaged, scan.damage)
-
-
-class _Files:
-    """The files of one split. A context manager: leaving it without an exception completes them."""
-
-    _SCHEMA = schema_of(name for name in SCHEMA.names if name != "topic")
-
-    def __init__(self, output: Output, split: Split) -> None:
-        self.names: list[str] = []
-        self._output = output
-        self._split = split
-        self._parts: dict[tuple[str, str], int] = {}
-        self._open: dict[tuple[str, str], tuple[parquet.ParquetWriter, ExitStack]] = {}
-
-    def __enter__(self) -> _Files:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        while self._open:
-            _, (_, stack) = self._open.popitem()
-            stack.__exit__(kind, error, trace)
-
-    def write(self, topic: str, day: str, rows: pa.Table) -> None:
-        key = topic, day
-        if key not in self._open:
-            while len(self._open) >= _MOST_OPEN:
-                self._open.pop(next(iter(self._open)))[1].close()
-            self._open[key] = self._begin(*key)
-        self._open[key][0].write_table(rows.cast(self._SCHEMA))
-
-    def _begin(self, topic: str, day: str) -> tuple[parquet.ParquetWriter, ExitStack]:
-        part = self._parts[topic, day] = self._parts.get((topic, day), 0) + 1
-        source = file_name(self._split.source) + ("" if part == 1 else f"~{part}")
-        folder = f"topic={quote(topic, safe='')}/day={day}"
-        self.names.append(f"{folder}/{source}-{self._split.begin:020d}-{self._split.end:020d}.parquet")
-        with ExitStack() as stack:
-            file = stack.enter_context(self._output.create(self.names[-1]))
-            writer = stack.enter_context(parquet.ParquetWriter(file, self._SCHEMA, compression="zstd"))
-            return writer, stack.pop_all()
-
-
-def day_name(number: int) -> str:
-    """The date of this number of days after 1970-01-01; `beyond`: outside of the calendar, because of a wrong clock."""
-    try:
-        return (date(1970, 1, 1) + timedelta(days=number)).isoformat()
-    except OverflowError:
-        return "beyond"
-
-
-# -- the book ----------------------------------------------------------------------------------------------------------
-
-
-class Book:
-    """The pieces of one source in the output. ExportError: see `run`."""
-
-    def __init__(self, source: str, chosen: Mapping[str, Any], pieces: Iterable[tuple[int, int]]) -> None:
-        self.source = source
-        self.pieces = sorted(pieces)
-        self._filter = chosen
-        self._name = f"{_BOOKS}/{file_name(source)}.json"
-        self._text: bytes | None = None
-
-    @classmethod
-    def load(cls, output: Output, source: str, wanted: Wanted) -> Book:
-        book = cls(source, _filter_of(wanted), [])
-        book._text = output.read(book._name)
-        if book._text is None:
-            return book
-        try:
-            found = json.loads(book._text)
-            book.pieces = sorted((int(begin), int(end)) for begin, end in found["pieces"])
-            chosen = found["filter"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ExportError(f"{output.place}/{book._name} cannot be read: {error!r}") from error
-        if chosen != book._filter:
-            raise ExportError(f"{output.place} was begun with another filter ({chosen}): export into another folder")
-        return book
-
-    @property
-    def ranges(self) -> Ranges:
-        """The bytes of all pieces."""
-        return joined(self.pieces)
-
-    def unrecorded(self, names: Iterable[str]) -> list[str]:
-        """Files of this source without a piece in the book."""
-        pieces = set(self.pieces)
-        return [name for name in names if (piece := self._piece_of(name)) is not None and piece not in pieces]
-
-    def _piece_of(self, name: str) -> tuple[int, int] | None:
-        match = _NAME.fullmatch(name)
-        if match is None or match["source"] != file_name(self.source):
-            return None
-        return int(match["begin"]), int(match["end"])
-
-    def add(self, output: Output, exported: list[Exported]) -> None:
-        """Records the exported pieces as valid. All files were written."""
-        done = [each for each in exported if not each.expired and not each.split.missing]
-        if not done:
-            return
-        whole = Book(self.source, self._filter, [*self.pieces, *((each.split.begin, each.split.end) for each in done)])
-        names = set(output.names())
-        if output.read(self._name) != self._text or whole.unrecorded(names):
-            raise ExportError(f"another export of {self.source} into {output.place} is running")
-        if lost := {name for each in done for name in each.names} - names:
-            raise ExportError(f"{output.place} has lost {min(lost)}, which was just written")
-        book = {"source": self.source, "filter": self._filter, "ranges": whole.ranges, "pieces": whole.pieces}
-        self._text = (json.dumps(book) + "\n").encode()
-        output.write(self._name, self._text)
-        self.pieces = whole.pieces
-
-
-def joined(ranges: Ranges) -> Ranges:
-    """The same bytes in as few ranges as possible, ascending."""
-    found: Ranges = []
-    for begin, end in sorted(ranges):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        elif begin < end:
-            found.append((begin, end))
-    return found
-
-
-def file_name(source: str) -> str:
-    """Returns it escaped for a file's name; `~` begins the number of a part there."""
-    return quote(source, safe="").replace("~", "%7E")
-
-
-def _filter_of(wanted: Wanted) -> Mapping[str, Any]:
-    named = {name: getattr(wanted, name) for name in ("topics", "queues", "queue_offsets", "store_times_ms", "keys")}
-    return {name: list(value) for name, value in named.items() if value is not None}
-
-
 # -- the report --------------------------------------------------------------------------------------------------------
 
 
@@ -306,6 +228,10 @@ def _export_text(summary: Summary) -> str:
     ]
     rows_text, files_text = counted(summary["added_rows"], "row"), counted(summary["added_files"], "file")
     head = f"{rows_text} in {files_text} added to {summary['out']}"
+    if summary["replaced_files"]:
+        head += f"; {counted(summary['replaced_files'], 'small file')} merged"
+    if summary["without_content"]:
+        head += f"; {counted(summary['without_content'], 'body')} could not be decompressed"
     return "\n".join([head, "", table_text(("source", "rows", "of log", "ranges now"), rows), *summary["damage"]])
 
 
@@ -314,13 +240,31 @@ def _figures(summary: Summary) -> dict[str, int]:
     return added | {"bytes": sum(source["added_bytes"] for source in summary["sources"])}
 
 
+def _run(call: Call) -> dict[str, Any]:
+    return run(call.options, call.runner, call.output, Ways.parse(call.arguments))
+
+
+ARGUMENTS = (
+    Argument(
+        "fileMib", f"bytes of the log for one file, in MiB ({FILE_MIB})", "--file-mib", Kind.NUMBER, "N", FILE_MIB
+    ),
+    Argument(
+        "compact", "merge the small files of a topic and day if there are N or more", "--compact", Kind.NUMBER, "N"
+    ),
+    Argument("bodies", "stored, or decompressed: the column content", "--bodies", metavar="FORM", default="stored"),
+    Argument(
+        "table", "create this table of Spark's catalog, and add new partitions", "--table", metavar="NAME", local=True
+    ),
+)
+
 JOB = Job(
     name="export",
     help="write messages as Parquet files; a later run adds the new messages",
-    run=lambda call: run(call.options, call.runner, call.output),
+    run=_run,
     text=_export_text,
     figures=_figures,
     message=lambda summary, figures: f"{figures['rows']:,} rows in {figures['files']:,} files added",
+    arguments=ARGUMENTS,
     reads_a_part=True,
     output=OutputUse.REQUIRED,
     failures=(ExportError,),

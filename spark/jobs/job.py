@@ -41,6 +41,8 @@ class Argument:
     kind: Kind = Kind.TEXT
     metavar: str | None = None
     default: Any = None
+    local: bool = False
+    """Only `tally-job` has it, a StoreJob does not."""
 
     @property
     def required(self) -> bool:

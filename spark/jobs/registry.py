@@ -25,8 +25,8 @@ def jobs() -> dict[str, Job]:
 
 
 def arguments() -> dict[str, Argument]:
-    """Returns the arguments of all jobs by name."""
-    return _by_argument(list(jobs().values()))
+    """Returns the arguments of all jobs that a StoreJob can have, by name."""
+    return {name: argument for name, argument in _by_argument(list(jobs().values())).items() if not argument.local}
 
 
 def _by_argument(found: list[Job]) -> dict[str, Argument]:

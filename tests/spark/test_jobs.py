@@ -18,6 +18,8 @@ from golden_rows import expected
 from s3_lab import S3Lab
 
 from tallystick.spark.jobs import audit, cli, export, rebuild, stats, trace
+from tallystick.spark.jobs.export_book import joined
+from tallystick.spark.jobs.export_files import day_name
 from tallystick.spark.jobs.registry import page_of, text_of
 from tallystick.spark.jobs.stats import percentile
 from tallystick.spark.options import OptionError, ReadOptions
@@ -214,8 +216,8 @@ def test_another_filter_needs_another_folder(golden: Golden, tmp_path: Path) -> 
 
 
 def test_ranges_are_joined() -> None:
-    assert export.joined([(5, 9), (0, 3), (3, 5), (20, 20), (30, 31)]) == [(0, 9), (30, 31)]
-    assert export.day_name(0) == "1970-01-01" and export.day_name(2**40) == "beyond"
+    assert joined([(5, 9), (0, 3), (3, 5), (20, 20), (30, 31)]) == [(0, 9), (30, 31)]
+    assert day_name(0) == "1970-01-01" and day_name(2**40) == "beyond"
 
 
 # -- rebuild -----------------------------------------------------------------------------------------------------------

@@ -49,6 +49,16 @@ def test_the_body_only_if_asked_for(spark: Any, golden: Golden) -> None:
     assert chosen.count() == reading(spark, root).count()
 
 
+def test_milliseconds_are_read_as_timestamps_if_asked_for(spark: Any, golden: Golden) -> None:
+    root = golden("clean")
+    times = spark.read.format("tallystick").schema("store_timestamp_ms timestamp").load(str(root))
+    numbers = reading(spark, root, columns="store_timestamp_ms")
+    found = times.selectExpr("unix_millis(store_timestamp_ms) as ms").groupBy("ms").count()
+    assert sorted(found.collect()) == sorted(numbers.groupBy("store_timestamp_ms").count().collect())
+    with pytest.raises(Exception, match="queue_offset is bigint, and cannot be read as another type"):
+        spark.read.format("tallystick").schema("queue_offset timestamp").load(str(root)).collect()
+
+
 def test_several_stores_are_one_table_and_rows_say_which(spark: Any, golden: Golden) -> None:
     first, second = golden("dledger-n0"), golden("dledger-n2")
     reader = spark.read.format("tallystick")

@@ -4,6 +4,7 @@
 //! at a segment's start, or a missing segment, are an end too: the log stops after the filler before it.
 
 pub mod columns;
+pub mod content;
 pub mod filter;
 pub mod messages;
 pub mod range;

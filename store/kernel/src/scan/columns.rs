@@ -13,12 +13,13 @@ use arrow_array::{ArrayRef, Int32Array, Int64Array, RecordBatch, RecordBatchOpti
 use arrow_schema::{DataType, Field, Schema};
 use rustc_hash::FxHashMap;
 
+use super::content::{Contents, Reason};
 use crate::hash::{key_hash, key_seed};
 use crate::index::hash_on;
 use crate::record::{int, long, Known, Record};
 
 /// A column's name and what is stored for it. The names are part of the interface.
-pub const NAMES: [&str; 22] = [
+pub const NAMES: [&str; 24] = [
     "source",
     "topic",
     "queue_id",
@@ -40,6 +41,8 @@ pub const NAMES: [&str; 22] = [
     "prepared_transaction_offset",
     "body_bytes",
     "body",
+    "content",
+    "content_error",
     "index_hashes",
 ];
 
@@ -65,6 +68,8 @@ enum Column {
     PreparedOffset(Vec<i64>),
     BodyBytes(Vec<i32>),
     Body(BinaryBuilder),
+    Content(BinaryBuilder),
+    ContentError(StringBuilder),
     IndexHashes(ListBuilder<Int32Builder>, TopicSeed),
 }
 
@@ -73,16 +78,29 @@ pub struct Columns {
     columns: Vec<Column>,
     source: String,
     needs_known: bool,
+    contents: Option<Contents>,
+    unread: Unread,
     rows: usize,
     bytes: usize,
 }
+
+/// Records whose body could not be decompressed.
+#[derive(Default)]
+pub struct Unread {
+    pub count: u64,
+    /// (position, size of the record, reason) of the first ones.
+    pub first: Vec<(u64, u64, Reason)>,
+}
+
+const MOST_UNREAD: usize = 1000;
 
 /// A name that is not in `NAMES`.
 #[derive(Debug)]
 pub struct NoSuchColumn(pub String);
 
 impl Columns {
-    pub fn new(names: Vec<String>, source: String) -> Result<Columns, NoSuchColumn> {
+    /// `max_content_bytes`: of a body after its decompression.
+    pub fn new(names: Vec<String>, source: String, max_content_bytes: usize) -> Result<Columns, NoSuchColumn> {
         let columns = names
             .iter()
             .map(|name| Column::new(name))
@@ -91,8 +109,11 @@ impl Columns {
             use Column::{IndexHashes, Keys, Tags, UniqueKey};
             matches!(column, UniqueKey(_) | Tags(_) | Keys(_) | IndexHashes(..))
         };
+        let content = |column: &Column| matches!(column, Column::Content(_) | Column::ContentError(_));
         Ok(Columns {
             needs_known: columns.iter().any(known),
+            contents: columns.iter().any(content).then(|| Contents::new(max_content_bytes)),
+            unread: Unread::default(),
             names,
             columns,
             source,
@@ -110,6 +131,10 @@ impl Columns {
         self.bytes
     }
 
+    pub fn unread(&self) -> &Unread {
+        &self.unread
+    }
+
     pub fn push(&mut self, record: &Record<'_>, pos: u64) {
         let bytes = record.bytes();
         let known = if self.needs_known {
@@ -117,8 +142,25 @@ impl Columns {
         } else {
             Known::default()
         };
+        let content = match &mut self.contents {
+            Some(contents) => contents.of(record),
+            None => Ok(&[][..]),
+        };
+        if let Err(reason) = content {
+            self.unread.count += 1;
+            if self.unread.first.len() < MOST_UNREAD {
+                self.unread.first.push((pos, u64::from(record.size()), reason));
+            }
+        }
         for column in &mut self.columns {
-            self.bytes += column.push(record, bytes, pos, &known, &self.source);
+            self.bytes += match column {
+                Column::Content(column) => content_or_null(column, content),
+                Column::ContentError(column) => {
+                    column.append_option(content.err());
+                    0
+                }
+                _ => column.push(record, bytes, pos, &known, &self.source),
+            };
         }
         self.rows += 1;
     }
@@ -140,7 +182,7 @@ impl Columns {
 }
 
 fn may_be_null(name: &str) -> bool {
-    matches!(name, "unique_key" | "tags")
+    matches!(name, "unique_key" | "tags" | "content" | "content_error")
 }
 
 impl Column {
@@ -178,6 +220,8 @@ impl Column {
             "prepared_transaction_offset" => Column::PreparedOffset(vec![]),
             "body_bytes" => Column::BodyBytes(vec![]),
             "body" => Column::Body(BinaryBuilder::new()),
+            "content" => Column::Content(BinaryBuilder::new()),
+            "content_error" => Column::ContentError(StringBuilder::new()),
             "index_hashes" => {
                 let item = Field::new("element", DataType::Int32, false);
                 let column = ListBuilder::new(Int32Builder::new()).with_field(Arc::new(item));
@@ -233,6 +277,7 @@ impl Column {
                 column.append_value(record.body());
                 return record.body_bytes() as usize;
             }
+            Column::Content(_) | Column::ContentError(_) => unreachable!("they need the decompressed body"),
         }
         0
     }
@@ -256,11 +301,12 @@ impl Column {
             | Column::UniqueKey(column)
             | Column::Tags(column)
             | Column::BornHost(column, _)
-            | Column::StoreHost(column, _) => ArrayBuilder::finish(column),
+            | Column::StoreHost(column, _)
+            | Column::ContentError(column) => ArrayBuilder::finish(column),
             Column::Keys(column) => ArrayBuilder::finish(column),
             Column::IndexHashes(column, _) => ArrayBuilder::finish(column),
             Column::Properties(column) => ArrayBuilder::finish(column),
-            Column::Body(column) => ArrayBuilder::finish(column),
+            Column::Body(column) | Column::Content(column) => ArrayBuilder::finish(column),
         }
     }
 }
@@ -303,6 +349,11 @@ fn text_or_null(column: &mut StringBuilder, bytes: &[u8]) -> usize {
         return 0;
     }
     text(column, bytes)
+}
+
+fn content_or_null(column: &mut BinaryBuilder, content: Result<&[u8], Reason>) -> usize {
+    column.append_option(content.ok());
+    content.map_or(0, <[u8]>::len)
 }
 
 /// More pairs than this are searched by hash: 32 KiB of one-letter names would take seconds otherwise.

@@ -112,7 +112,7 @@ impl MessageScan {
     #[new]
     #[pyo3(signature = (path, *, file_start, file_end, begin, end, columns, entry_header_bytes = 0, check_crc = false,
         source = String::new(), topics = None, queues = None, queue_offsets = None, store_times_ms = None, keys = None,
-        max_rows = 65536, max_bytes = 1 << 24))]
+        max_rows = 65536, max_bytes = 1 << 24, max_content_bytes = 1 << 26))]
     #[allow(clippy::too_many_arguments)] // by name
     fn new(
         path: PathBuf,
@@ -131,6 +131,7 @@ impl MessageScan {
         keys: Option<Vec<Vec<u8>>>,
         max_rows: usize,
         max_bytes: usize,
+        max_content_bytes: usize,
     ) -> PyResult<MessageScan> {
         super::check_geometry(file_end.saturating_sub(file_start), entry_header_bytes)?;
         if !(file_start <= begin && begin <= end && end <= file_end) {
@@ -141,7 +142,11 @@ impl MessageScan {
             let text = format!("a batch has 1 to 2^24 rows and 1 to 2^30 bytes, not {max_rows} and {max_bytes}");
             return Err(PyValueError::new_err(text));
         }
-        let columns = Columns::new(columns, source).map_err(|NoSuchColumn(name)| {
+        if !(1..=1 << 30).contains(&max_content_bytes) {
+            let text = format!("a decompressed body has at most 1 to 2^30 bytes, not {max_content_bytes}");
+            return Err(PyValueError::new_err(text));
+        }
+        let columns = Columns::new(columns, source, max_content_bytes).map_err(|NoSuchColumn(name)| {
             PyValueError::new_err(format!("there is no column {name:?}; there are {}", NAMES.join(", ")))
         })?;
         let stretch = Stretch {
@@ -202,6 +207,18 @@ impl MessageScan {
             .iter()
             .map(|met| (met.pos, met.size, met.reason))
             .collect()
+    }
+
+    /// Rows without content, because their body cannot be decompressed.
+    #[getter]
+    fn unread(&self) -> u64 {
+        self.0.columns.unread().count
+    }
+
+    /// (position, bytes of the record, reason) of these rows, in order; the first thousand.
+    #[getter]
+    fn unread_places(&self) -> Vec<(u64, u64, &'static str)> {
+        self.0.columns.unread().first.clone()
     }
 }
 
