@@ -1,8 +1,7 @@
 """Sends messages to brokers, in batches, for a task of the sink. Without Spark.
 
-One request at a time
-is on its way to each queue, so messages of a queue are stored in the order of their rows, also if a request is
-repeated.
+One request at a time is on its way to each queue, so messages of a queue are stored in the order of their rows, also if
+a request is repeated.
 
 A request is repeated for a limited time if there is no answer, or a temporary refusal. Without an answer its messages
 may have been stored: if it is repeated then, they are counted as possibly doubled.

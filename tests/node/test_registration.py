@@ -117,7 +117,7 @@ async def test_a_silent_name_server_delays_no_start_and_no_change(tmp_path: Path
 async def test_changes_while_a_name_server_is_silent_take_one_request(tmp_path: Path) -> None:
     async with world(tmp_path) as (registration, _, nameserver, _reached):
         first = registration.begin()
-        while nameserver not in registration._told_ids:  # its request has the state of this moment
+        while nameserver not in registration._told_ids:  # noqa: ASYNC110 -- its request has the state of this moment
             await asyncio.sleep(0)
         registration.settings, registration.term = replace(registration.settings, brokerId=0), 2
         again = [registration.begin() for _ in range(100)]
