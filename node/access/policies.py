@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tallystick.node.access.addresses import AddressPattern
@@ -149,17 +148,12 @@ class Rules:
         self._named = dict(named)
         self._others = tuple(others)
 
-    def allows(self, resource: Resource, actions: Iterable[Action], source: str) -> bool:
-        """Whether the user may do one of these actions with the resource from this address."""
+    def allows(self, resource: Resource, action: Action, source: str) -> bool:
+        """Whether the user may do this with the resource from this address."""
         user = self.user
         if not user.is_enabled:
             return False
-        if user.is_super:
-            return True
-        return any(self._decides(resource, action, source) for action in actions)
-
-    def _decides(self, resource: Resource, action: Action, source: str) -> bool:
-        if self.user.may_administer and action not in _OF_MESSAGES:
+        if user.is_super or (user.may_administer and action not in _OF_MESSAGES):
             return True
         for policy in self._named.get(resource, ()):
             if policy.applies(action, source):

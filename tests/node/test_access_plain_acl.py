@@ -45,16 +45,16 @@ def test_the_file_of_rocketmq_is_read() -> None:
     assert list(acl.accounts) == ["RocketMQ", "rocketmq2"]
     assert acl.white_addresses == ("10.10.103.*", "192.168.0.*")
     first = Rules(acl.accounts["RocketMQ"].user())
-    sub, pub = (Action.SUB,), (Action.PUB,)
+    sub, pub = Action.SUB, Action.PUB
     assert not first.allows(Resource(ResourceKind.TOPIC, "topicA"), sub, "::1")
     assert first.allows(Resource(ResourceKind.TOPIC, "topicB"), pub, "::1")
     assert not first.allows(Resource(ResourceKind.TOPIC, "topicC"), pub, "::1")
     assert first.allows(Resource(ResourceKind.TOPIC, "topicC"), sub, "::1")
-    assert first.allows(Resource(ResourceKind.TOPIC, "topicC"), (Action.GET,), "::1")
-    assert not first.allows(Resource(ResourceKind.TOPIC, "other"), (Action.GET,), "::1")
+    assert first.allows(Resource(ResourceKind.TOPIC, "topicC"), Action.GET, "::1")
+    assert not first.allows(Resource(ResourceKind.TOPIC, "other"), Action.GET, "::1")
     assert first.allows(Resource(ResourceKind.GROUP, "other"), sub, "::1")
     assert not first.allows(Resource(ResourceKind.GROUP, "groupA"), sub, "::1")
-    assert not first.allows(Resource(ResourceKind.CLUSTER, ""), (Action.UPDATE,), "::1")
+    assert not first.allows(Resource(ResourceKind.CLUSTER, ""), Action.UPDATE, "::1")
     admin = acl.accounts["rocketmq2"].user()
     assert admin.is_super and admin.secret == "12345678"
     assert admin.trusted_sources[0].matches("192.168.1.7")
@@ -107,7 +107,7 @@ accounts = st.builds(
 @given(accounts, st.sampled_from(NAMES), st.sampled_from([Action.PUB, Action.SUB]))
 def test_decisions_equal_those_of_permission_bits(account: Account, name: str, action: Action) -> None:
     needed = PUB if action is Action.PUB else SUB
-    allowed = Rules(account.user()).allows(topic_resource(name), (action,), "10.0.0.1")
+    allowed = Rules(account.user()).allows(topic_resource(name), action, "10.0.0.1")
     assert allowed == twin_allows(account, name, needed)
 
 
@@ -116,8 +116,8 @@ def test_only_an_administrator_administers(account: Account) -> None:
     rules = Rules(account.user())
     for kind in ResourceKind:
         for action in (Action.CREATE, Action.UPDATE, Action.DELETE):
-            assert rules.allows(Resource(kind, "t1"), (action,), "10.0.0.1") == account.admin
-    assert rules.allows(Resource(ResourceKind.CLUSTER, ""), (Action.GET,), "10.0.0.1") == account.admin
+            assert rules.allows(Resource(kind, "t1"), action, "10.0.0.1") == account.admin
+    assert rules.allows(Resource(ResourceKind.CLUSTER, ""), Action.GET, "10.0.0.1") == account.admin
 
 
 @given(st.lists(accounts, max_size=3))
