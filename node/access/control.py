@@ -12,9 +12,10 @@ RocketMQ. Refusals and administrative requests go to the access log, and refusal
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tallystick.node.access.access_log import AccessLog
 from tallystick.node.access.addresses import AddressPattern
@@ -60,10 +61,27 @@ class Accounts:
 NO_ACCOUNTS = Accounts({})
 
 
-def judge(accounts: Accounts, rule: Rule, source: str, command: Command, topic_at: TopicAt) -> Rules | None:
-    """Returns the account that sent the request; None: the request is not checked. Raises DeniedError."""
-    if rule.is_open or any(pattern.matches(source) for pattern in accounts.white):
-        return None
+class By(enum.Enum):
+    """Why a request is allowed."""
+
+    WHITE_LIST = "white list"
+    """Its address is in the global white list."""
+    ADDRESS = "address"
+    """The account that it names trusts its address."""
+    SIGNATURE = "signature"
+
+
+class Verdict(NamedTuple):
+    """A request that is allowed, and the account that sent it; None: it was not checked."""
+
+    by: By
+    account: Rules | None
+
+
+def judge(accounts: Accounts, rule: Rule, source: str, command: Command, topic_at: TopicAt) -> Verdict:
+    """Raises DeniedError: the request is refused."""
+    if any(pattern.matches(source) for pattern in accounts.white):
+        return Verdict(By.WHITE_LIST, None)
     ext = command.ext or {}
     key = ext.get(ACCESS_KEY)
     if key is None:
@@ -72,11 +90,11 @@ def judge(accounts: Accounts, rule: Rule, source: str, command: Command, topic_a
     if found is None:
         raise DeniedError("unknown_account", f"No acl config for {key}")
     if any(pattern.matches(source) for pattern in found.user.trusted_sources):
-        return None
+        return Verdict(By.ADDRESS, found)
     if not is_signed(found.user.secret, ext, command.body):
         raise DeniedError("wrong_signature", f"Check signature failed for accessKey={key}")
     if found.user.is_super and found.user.is_enabled:
-        return found
+        return Verdict(By.SIGNATURE, found)
     try:
         needs = rule.needs(command, topic_at)
     except UnreadableError as error:
@@ -84,7 +102,7 @@ def judge(accounts: Accounts, rule: Rule, source: str, command: Command, topic_a
     for need in needs:
         if not found.allows(*need, source):
             raise DeniedError("not_permitted", _not_permitted(need, rule, command, key))
-    return found
+    return Verdict(By.SIGNATURE, found)
 
 
 def _not_permitted(need: Need, rule: Rule, command: Command, key: str) -> str:
@@ -103,8 +121,8 @@ class AccessControl:
         """`table`: the rule of each request code."""
         self.accounts = NO_ACCOUNTS
         self.denied = dict.fromkeys(REASONS, 0)
-        self.on_allowed: Callable[[Connection, Rules | None, Command], None] = lambda *_: None
-        """Called with each request that was allowed, and its account."""
+        self.on_allowed: Callable[[Connection, Command, Verdict], None] = lambda *_: None
+        """Called with each request that was allowed."""
         self._table = table
         self._log = log
         self._topic_at = topic_at
@@ -127,11 +145,11 @@ class AccessControl:
         """ResponseError: the request is refused."""
         source = connection.remote.ip
         try:
-            found = judge(self.accounts, rule, source, command, self._topic_at)
+            verdict = judge(self.accounts, rule, source, command, self._topic_at)
         except DeniedError as error:
             self.denied[error.reason] += 1
             self._log.denied(command, connection.id, error.reason)
             raise ResponseError(ResponseCode.SYSTEM_ERROR, _EXCEPTION + str(error)) from None
         if rule.is_administrative:
-            self._log.allowed(command, connection.id, by="signature" if found is not None else "address")
-        self.on_allowed(connection, found, command)
+            self._log.allowed(command, connection.id, by=verdict.by.value)
+        self.on_allowed(connection, command, verdict)
