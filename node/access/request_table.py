@@ -2,7 +2,7 @@
 
 RocketMQ 4.8 checks the codes of `CHECKED_BY_ROCKETMQ` and `ADMINISTRATION_OF_ROCKETMQ`; any account may send all other
 requests to its broker, and its name server checks nothing. Here each code has a rule. A code without one is for super
-users: a new code is closed until somebody decides.
+users, so a new code is closed until it has one.
 
 Source: PlainAccessValidator and Permission of RocketMQ 4.8.0.
 """

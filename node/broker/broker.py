@@ -59,7 +59,7 @@ from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command, need_str
 from tallystick.node.remoting.connection import Connection
-from tallystick.node.remoting.endpoint import Limits
+from tallystick.node.remoting.endpoint import Handler, Limits
 from tallystick.node.remoting.server import RemotingServer, bind, close_all
 from tallystick.replication.metadata import snapshot
 from tallystick.store._kernel import Door
@@ -115,11 +115,7 @@ class Broker:
         self.expiry = ExpiryService(self, files.open("firstOffset.json", FirstOffsets))
         self.timers = TimerService(self)
         self.transactions = TransactionService(self)
-        self.access = (
-            BrokerAccess(settings, store, store.door, self.now_ms, in_group=role.has_pictures)
-            if settings.aclEnable
-            else None
-        )
+        self.access = self._open_access(role)
         self.sign: Signer | None = open_credentials("aclCredentialsFile", settings.aclCredentialsFile)
         """Signs the broker's own requests to name servers and to a master; None: they are not signed."""
         self._client = RemotingClient(name="broker.client", sign=self.sign)
@@ -128,12 +124,7 @@ class Broker:
         self.registration: Registration = Registration(self._client, self.advertised, self.topics, settings)
         self._leaving = False
         self._role = role
-        routes = role.join(self, files, all_routes(self))
-        if self.access is not None:
-            routes = self.access.control.guard(routes)
-            self.access.control.on_allowed = self._allowed
-            self.access.on_change = store.connections.revoke
-            store.connections.check_access()
+        routes = self._checked(role.join(self, files, all_routes(self)))
         self.group = role.group
         self.slaves = role.slaves
         self._quick_pulls = QuickPulls(self)
@@ -487,6 +478,21 @@ class Broker:
         self.producers.close(connection)
         self.consumers.close(connection)
         self._role.closed(connection)
+
+    def _open_access(self, role: Role) -> BrokerAccess | None:
+        settings, store = self.settings, self.store
+        if not settings.aclEnable:
+            return None
+        return BrokerAccess(settings, store, store.door, self.now_ms, in_group=role.has_pictures)
+
+    def _checked(self, routes: dict[int, Handler]) -> dict[int, Handler]:
+        """The routes behind the checks of access control, if there is any."""
+        if self.access is None:
+            return routes
+        self.access.control.on_allowed = self._allowed
+        self.access.on_change = self.store.connections.revoke
+        self.store.connections.check_access()
+        return self.access.control.guard(routes)
 
     def _allowed(self, connection: Connection, command: Command, verdict: Verdict) -> None:
         """The kernel may store the next sends like this one, until the accounts change."""
