@@ -135,6 +135,10 @@ build/types: $(PARTS) ## one folder named tallystick, for type checkers
 kernel-test: ## cargo test, clippy and fmt of the kernel
 	cd store/kernel && cargo test --quiet && cargo clippy --quiet --all-targets -- -D warnings && cargo fmt --check
 
+.PHONY: acl-lab
+acl-lab: build ## access control with RocketMQ's own Java client and admin tool: PEER_VERSION=5.5.0
+	$(BIN)/python e2e/acl_lab.py --version $(or $(PEER_VERSION),4.8.0)
+
 peer: build ## RocketMQ's own Java client against ours (../shared/peer): PEER_VERSION=5.x COMPARE=1
 	$(BIN)/python e2e/peer_suite.py --version $(or $(PEER_VERSION),4.8.0) $(if $(COMPARE),--compare --again 2)
 

@@ -323,6 +323,18 @@ class Log:
         """An id for `feed`, never reused; `born_host`: the peer's address in 8 or 20 bytes."""
 
     def disconnect(self, connection: int) -> None: ...
+    def check_access(self) -> None:
+        """From now on `feed` stores only sends that were granted."""
+
+    def grant(self, connection: int, topic: bytes, access_key: bytes, secret: bytes) -> None:
+        """Sends of this account to this topic are stored if their signatures are right."""
+
+    def trust(self, connection: int) -> None:
+        """All sends of the connection are stored, with or without signature."""
+
+    def revoke(self) -> None:
+        """Forgets all grants of all connections."""
+
     def feed(
         self, connection: int, chunk: bytes, now_ms: int
     ) -> tuple[int, list[tuple[int, bytes, bytes]] | None, str | None]:

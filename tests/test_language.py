@@ -61,6 +61,7 @@ DONE = (
     "docs/operation.md",
     "docs/reliability.md",
     "docs/runbooks",
+    "docs/security.md",
     "docs/settings.md",
     "docs/spark.md",
     "e2e",

@@ -16,6 +16,9 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
+from tallystick.node.access.control import By, Verdict
+from tallystick.node.access.opening import Signer, open_credentials
+from tallystick.node.broker.access import BrokerAccess
 from tallystick.node.broker.copying import beginning
 from tallystick.node.broker.copying.group_copy import GroupCopy
 from tallystick.node.broker.copying.record import RecordFile
@@ -54,8 +57,9 @@ from tallystick.node.core.settings import PERMISSION_WRITE, UNDECIDED, BrokerSet
 from tallystick.node.core.starting import RECOVERING, StartProgress
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
+from tallystick.node.remoting.command import Command, need_str
 from tallystick.node.remoting.connection import Connection
-from tallystick.node.remoting.endpoint import Limits
+from tallystick.node.remoting.endpoint import Handler, Limits
 from tallystick.node.remoting.server import RemotingServer, bind, close_all
 from tallystick.replication.metadata import snapshot
 from tallystick.store._kernel import Door
@@ -111,7 +115,10 @@ class Broker:
         self.expiry = ExpiryService(self, files.open("firstOffset.json", FirstOffsets))
         self.timers = TimerService(self)
         self.transactions = TransactionService(self)
-        self._client = RemotingClient(name="broker.client")
+        self.access = self._open_access(role)
+        self.sign: Signer | None = open_credentials("aclCredentialsFile", settings.aclCredentialsFile)
+        """Signs the broker's own requests to name servers and to a master; None: they are not signed."""
+        self._client = RemotingClient(name="broker.client", sign=self.sign)
         self.advertised = Host(settings.brokerIP1, settings.listenPort)
         """Where clients and other members reach this broker."""
         self.http: Host | None = None
@@ -119,7 +126,7 @@ class Broker:
         self.registration: Registration = Registration(self._client, self.advertised, self.topics, settings)
         self._leaving = False
         self._role = role
-        routes = role.join(self, files, all_routes(self))
+        routes = self._checked(role.join(self, files, all_routes(self)))
         self.group = role.group
         self.slaves = role.slaves
         self._quick_pulls = QuickPulls(self)
@@ -460,7 +467,7 @@ class Broker:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _feeding(self, connection: Connection) -> FeedingSource:
-        return self._attached(connection, self._quick_pulls)
+        return self._attached(connection, self._quick_pulls if self.access is None else None)
 
     def _feeding_without_pulls(self, connection: Connection) -> FeedingSource:
         return self._attached(connection, None)
@@ -479,6 +486,32 @@ class Broker:
         self.consumers.close(connection)
         self._role.closed(connection)
 
+    def _open_access(self, role: Role) -> BrokerAccess | None:
+        settings, store = self.settings, self.store
+        if not settings.aclEnable:
+            return None
+        return BrokerAccess(settings, store, store.door, self.now_ms, in_group=role.has_pictures)
+
+    def _checked(self, routes: dict[int, Handler]) -> dict[int, Handler]:
+        """The routes behind the checks of access control, if there is any."""
+        if self.access is None:
+            return routes
+        self.access.control.on_allowed = self._allowed
+        self.access.on_change = self.store.connections.revoke
+        self.store.connections.check_access()
+        return self.access.control.guard(routes)
+
+    def _allowed(self, connection: Connection, command: Command, verdict: Verdict) -> None:
+        """The kernel may store the next sends like this one, until the accounts change."""
+        source = connection.attributes.get("feeding")
+        if command.code != RequestCode.SEND_MESSAGE_V2 or source is None:
+            return
+        if verdict.by is By.WHITE_LIST:
+            source.trust()
+        elif verdict.by is By.SIGNATURE and verdict.account is not None:
+            user = verdict.account.user
+            source.grant(need_str(command.ext, "b"), user.name, user.secret)
+
     def _topic_changed(self, name: str) -> None:
         self.store.connections.set_topic(name, hot_queues(self.topics.get(name), self.topics.open_queues(name)))
         if self._timers:
@@ -493,9 +526,7 @@ class Broker:
         """The kernel stores plain sends unless a setting requires that Python handles each of them."""
         settings = self.settings
         accepting = self.now_ms() >= settings.startAcceptSendRequestTimeStamp
-        self.store.admission.set_hot(
-            accepting and bool(settings.brokerPermission & PERMISSION_WRITE) and not settings.aclEnable
-        )
+        self.store.admission.set_hot(accepting and bool(settings.brokerPermission & PERMISSION_WRITE))
 
     def _every(self, interval_ms: Callable[[], int], what: str, work: Callable[[], Awaitable[None] | None]) -> None:
         errors = RepeatedError(_logger, f"periodic work of the broker ({what}) failed, retrying")
@@ -509,6 +540,8 @@ class Broker:
 
     def _each_second(self) -> None:
         self._role.look()
+        if self.access is not None:
+            self.access.look()
         self.count_puts()
         self.store.figures.sample()
         self.stats.settle()

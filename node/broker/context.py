@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from tallystick.store.formats.message import GetResult, Host, Message, MessageBatch, PutResult, QueryResult
 
 if TYPE_CHECKING:
+    from tallystick.node.broker.access import BrokerAccess
     from tallystick.node.broker.services.holds import HoldTable
     from tallystick.node.broker.services.schedule import ScheduleService
     from tallystick.node.broker.services.stats import BrokerStats
@@ -290,6 +291,10 @@ class BrokerContext(Protocol):
 
     @property
     def expiry(self) -> ExpiryView: ...
+
+    @property
+    def access(self) -> BrokerAccess | None:
+        """Accounts and checks of requests; None: the broker checks nothing."""
 
     @property
     def group(self) -> GroupView | None:

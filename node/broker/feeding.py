@@ -49,6 +49,14 @@ class FeedingSource:
             raise FrameError(fault, frames)
         return frames
 
+    def grant(self, topic: str, access_key: str, secret: str) -> None:
+        """The kernel may store plain sends of this account to this topic."""
+        self._store.connections.grant(self._attached, topic, access_key, secret)
+
+    def trust(self) -> None:
+        """The kernel may store all plain sends."""
+        self._store.connections.trust(self._attached)
+
     @property
     def unfinished_bytes(self) -> int:
         """Number of bytes that the kernel keeps of an incomplete frame."""

@@ -52,6 +52,14 @@ def _local_address() -> str:
 _INT = 2**31 - 1
 _LONG = 2**63 - 1
 _PORT = (0, 65535)
+_ACL_ENABLE = (
+    "Check signatures and permissions of requests, as RocketMQ's access control does. The accounts are in `aclFile`. "
+    "See [security.md](security.md)."
+)
+_ACL_KEY_FILE = (
+    "File with 64 hexadecimal digits, the key with which the secrets of accounts are encrypted where they are stored. "
+    "`tally backup new-key` makes one. All members of a group need the same. Empty: secrets are stored as they are."
+)
 _NO_QUEUE = "the broker serves each request when it reads it, so no request waits in a queue"
 _ONLY_SHOWN = "the runtime information shows it; a busy broker reads no more from a connection instead"
 _NO_POOL = "there is no thread pool"
@@ -394,8 +402,20 @@ class BrokerSettings:
     )
 
     # -- access control ------------------------------------------------------------------------------------------------
-    aclEnable: bool = setting(
-        False, "Check signatures and permissions of requests. The broker refuses true: it has no access control yet."
+    aclEnable: bool = setting(False, _ACL_ENABLE, same_in_group=True)
+    aclFile: str = setting(
+        "",
+        "File of the accounts, in the format of RocketMQ's `plain_acl.yml`. The broker reads it again when it changes. "
+        "Empty: `conf/plain_acl.yml` in the folder that the environment variable `ROCKETMQ_HOME` names. A group "
+        "uses it until its log has accounts.",
+        own=True,
+    )
+    aclKeyFile: str = setting("", _ACL_KEY_FILE, own=True)
+    aclCredentialsFile: str = setting(
+        "",
+        "File with `accessKey` and `secretKey`, in the format of RocketMQ's `conf/tools.yml`. With them the broker "
+        "signs its own requests: to name servers, and to the master that it copies. Empty: they are not signed.",
+        own=True,
     )
 
     # -- accepted for RocketMQ's configuration files; no effect --------------------------------------------------------
@@ -477,8 +497,6 @@ class BrokerSettings:
         if self.brokerIP1 in WILDCARDS:
             raise SettingsError("brokerIP1", f"{self.brokerIP1} stands for every address: clients need one address")
         logs.check(self.logLevel, self.logFormat)
-        if self.aclEnable:
-            raise SettingsError("aclEnable", "access control is not supported yet")
         check_addresses("namesrvAddr", self.namesrvAddr)
         check_addresses("externalNamesrvAddr", self.externalNamesrvAddr)
         if self.externalNamesrvAddr and not self.externalAddress:
@@ -540,6 +558,11 @@ class NameServerSettings:
         own=True,
     )
     connectionMemoryBytes: int = setting(0, _AS_BROKER, unit="bytes", range=(0, _LONG), own=True)
+    aclEnable: bool = setting(False, _ACL_ENABLE, own=True)
+    aclFile: str = setting(
+        "", "File of the accounts. See the broker's setting; a name server always uses its file.", own=True
+    )
+    aclKeyFile: str = setting("", _ACL_KEY_FILE, own=True)
     logLevel: str = setting("INFO", _AS_BROKER, change=_RUNNING, own=True)
     logFormat: str = setting("text", _AS_BROKER, own=True)
     brokerExpirySeconds: int = setting(

@@ -99,6 +99,12 @@ def _totals(table: dict[str, Counter], labels: int) -> Iterator[Sample]:
         yield ((topic,) if labels == 1 else (topic, group)), found.total
 
 
+def _denied(broker: Broker) -> Iterator[Sample]:
+    if broker.access is not None:
+        for reason, count in broker.access.control.denied.items():
+            yield (reason,), count
+
+
 def _consumer_lag(broker: Broker) -> Iterator[Sample]:
     store = broker.store
     behind: dict[tuple[str, ...], float] = {}
@@ -471,12 +477,34 @@ _BROKER: tuple[MetricDeclaration[Broker], ...] = (
     ),
 )
 
+_ACCESS: tuple[MetricDeclaration[Broker], ...] = (
+    counter(
+        "rocketmq_acl_denied_requests_total",
+        "requests",
+        "Requests that access control refused, by reason: `no_access_key`, `unknown_account`, `wrong_signature`,"
+        " `not_permitted` or `unreadable` (a body that does not say what the request concerns). No series without"
+        " `aclEnable`.",
+        "each refused request",
+        _denied,
+        "reason",
+    ),
+    gauge(
+        "rocketmq_acl_accounts_unusable",
+        "0 or 1",
+        "1 if the accounts as they are stored cannot be used: the account file is invalid, or a secret cannot be"
+        " decrypted. The broker uses the last good ones.",
+        "the last look at the account file, or the group's table of accounts",
+        lambda broker: float(broker.access is not None and broker.access.problem != ""),
+    ),
+)
+
 BROKER_METRICS = {
     "Messages": _MESSAGES,
     "Consumers and producers": _CLIENTS,
     "Storage": _STORAGE,
     "Timers": _TIMERS,
     "Process": _BROKER,
+    "Access control": _ACCESS,
 }
 """Metrics of every broker, by section."""
 

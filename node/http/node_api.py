@@ -107,6 +107,7 @@ def broker_json(
         "store": None if broker is None else _store(broker),
         "timers": None if broker is None else broker.timers.to_json(),
         "scrub": None if broker is None else broker.store.scrub.to_json(),
+        "access": None if broker is None or broker.access is None else broker.access.to_json(),
         "findings": findings.to_json(),
         "unrepaired": [] if group is None else _unrepaired(group),
         "recovered": None if group is None else _recovered(group),

@@ -34,6 +34,12 @@ def _refused(nameserver: NameServer) -> Iterator[Sample]:
         yield (reason,), count
 
 
+def _denied(nameserver: NameServer) -> Iterator[Sample]:
+    if nameserver.access is not None:
+        for reason, count in nameserver.access.denied.items():
+            yield (reason,), count
+
+
 MEMORY_METRICS: tuple[MetricDeclaration[MemoryBudget], ...] = (
     gauge(
         "tally_connection_memory_bytes",
@@ -90,6 +96,22 @@ NAMESERVER_METRICS: tuple[MetricDeclaration[NameServer], ...] = (
         "each refused request",
         _refused,
         "reason",
+    ),
+    counter(
+        "tally_nameserver_denied_total",
+        "requests",
+        "Requests that access control refused, by reason, as `rocketmq_acl_denied_requests_total`. No series without"
+        " `aclEnable`.",
+        "each refused request",
+        _denied,
+        "reason",
+    ),
+    gauge(
+        "tally_nameserver_accounts_unusable",
+        "0 or 1",
+        "1 if the account file cannot be used as it is. The name server uses the last good accounts.",
+        "the last look at the account file",
+        lambda nameserver: float(nameserver.accounts is not None and nameserver.accounts.problem != ""),
     ),
     counter(
         "tally_nameserver_displaced_total",

@@ -14,6 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tallystick.node.access.access_log import AccessLog
+from tallystick.node.access.account_file import AccountFile
+from tallystick.node.access.control import AccessControl, Accounts
+from tallystick.node.access.opening import open_accounts, open_sealer
+from tallystick.node.access.request_table import NAME_SERVER
 from tallystick.node.core import kept_settings, logs
 from tallystick.node.core.configuration import parse_text
 from tallystick.node.core.java_properties import parse_properties
@@ -40,6 +45,7 @@ _logger = logging.getLogger("tallystick.nameserver")
 _V3_0_11 = 37  # older brokers send another body
 _V4_9_4 = 401  # newer clients want strict JSON
 _FIRST_SCAN_S, _SCAN_S = 5.0, 10.0
+_ACCOUNTS_S = 1.0
 # All other settings take effect at the next start.
 _CHANGEABLE = changeable(NameServerSettings)
 
@@ -72,9 +78,13 @@ class NameServer:
         self._kept = JsonTable(door, kv_path.with_name(kept_settings.FILE_NAME))
         self._changing = asyncio.Lock()
         self.brokers = BrokerRequests(self.routes, self.kv, now_ms, contest_s)
+        self.access = AccessControl(NAME_SERVER, AccessLog()) if settings.aclEnable else None
+        self.accounts: AccountFile | None = None
+        """From the start on; None: requests are not checked."""
+        self._door = door
         limits = Limits(frame_stall_s=settings.frameMaxStallTimeSeconds)
         self.server = RemotingServer(
-            self._handlers(),
+            self._checked(self._handlers()),
             idle_seconds=settings.serverChannelMaxIdleTimeSeconds,
             limits=limits,
             name="nameserver",
@@ -84,7 +94,7 @@ class NameServer:
             RequestCode.GET_BROKER_CLUSTER_INFO: lambda _, request: _json(request, self.routes.external_cluster_info()),
         }
         self.external_server = RemotingServer(
-            self._handlers() | external,
+            self._checked(self._handlers() | external),
             idle_seconds=settings.serverChannelMaxIdleTimeSeconds,
             limits=limits,
             name="nameserver.external",
@@ -93,6 +103,7 @@ class NameServer:
             server.on_close.append(self._connection_lost)
         self._now_ms = now_ms
         self._scan: asyncio.TimerHandle | None = None
+        self._account_look: asyncio.TimerHandle | None = None
 
     async def start(self) -> int:
         """Reads its files and listens. Returns the port. ConfigurationError, TableError, OSError."""
@@ -100,6 +111,10 @@ class NameServer:
         if kept := kept_settings.open_kept_settings(self._kept, self._findings):
             self._use(parse_text(self.settings, kept, str(self._kept.path)))
         settings = self.settings
+        if self.access is not None:
+            self.accounts = open_accounts(settings.aclFile, open_sealer(settings.aclKeyFile), self._door)
+            self.access.accounts = Accounts.of(self.accounts.acl)
+            self._look_at_accounts(self.access, self.accounts)
         port = await self.server.start(settings.bindAddress, settings.listenPort)
         if settings.externalListenPort:
             try:
@@ -112,9 +127,10 @@ class NameServer:
 
     async def stop(self) -> None:
         """Accept nothing more, finish what runs, close."""
-        if self._scan is not None:
-            self._scan.cancel()
-            self._scan = None
+        for timer in (self._scan, self._account_look):
+            if timer is not None:
+                timer.cancel()
+        self._scan = self._account_look = None
         await asyncio.gather(self.server.stop(), self.external_server.stop())
 
     def expire(self) -> None:
@@ -123,6 +139,16 @@ class NameServer:
             if isinstance(owner, Connection):
                 _logger.warning("removed the broker at %s from the routes: it sent nothing for too long", owner.id)
                 owner.close()
+
+    def _checked(self, routes: dict[int, Handler]) -> dict[int, Handler]:
+        return routes if self.access is None else self.access.guard(routes)
+
+    def _look_at_accounts(self, access: AccessControl, file: AccountFile) -> None:
+        """Uses a changed account file, from now on each second."""
+        if file.look():
+            access.accounts = Accounts.of(file.acl)
+        loop = asyncio.get_running_loop()
+        self._account_look = loop.call_later(_ACCOUNTS_S, self._look_at_accounts, access, file)
 
     def _scan_and_again(self) -> None:
         self.expire()

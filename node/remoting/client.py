@@ -29,10 +29,13 @@ class RemotingClient(Endpoint):
         name: str = "remoting.client",
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
+        sign: Callable[[Command], None] | None = None,
     ) -> None:
+        """`sign`: adds a signature to each request of `call` and `oneway`."""
         super().__init__(routes or {}, idle_seconds=idle_seconds, name=name, limits=limits, clock=clock)
         self.connect_timeout_s = connect_timeout_s
         self.cut_last = True
+        self._sign = sign
         self._links: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._names = Names()
@@ -43,12 +46,16 @@ class RemotingClient(Endpoint):
 
         RemotingConnectError: no connection, or it broke before the answer. RemotingTimeout. RemotingBusyError.
         """
+        if self._sign is not None:
+            self._sign(command)
         deadline_s = time.monotonic() + timeout_s
         connection = await self._connection(address, command.code, timeout_s)
         return await connection.call(command, max(0.0, deadline_s - time.monotonic()))
 
     async def oneway(self, address: str, command: Command, timeout_s: float = 3.0) -> None:
         """Sends a one-way request. RemotingConnectError, RemotingTimeout: there is no connection."""
+        if self._sign is not None:
+            self._sign(command)
         connection = await self._connection(address, command.code, timeout_s)
         connection.oneway(command)
 

@@ -37,6 +37,22 @@ class Connections:
         self._log.disconnect(connection)
         self._writers.pop(connection, None)
 
+    def check_access(self) -> None:
+        """From now on `feed` stores only sends that were granted to their connection."""
+        self._log.check_access()
+
+    def grant(self, connection: int, topic: str, access_key: str, secret: str) -> None:
+        """`feed` stores plain sends of this account to this topic, if their signatures are right."""
+        self._log.grant(connection, topic.encode(), access_key.encode(), secret.encode())
+
+    def trust(self, connection: int) -> None:
+        """`feed` stores all plain sends of this connection, with or without signature."""
+        self._log.trust(connection)
+
+    def revoke(self) -> None:
+        """Forgets all grants."""
+        self._log.revoke()
+
     def feed(self, connection: int, chunk: bytes) -> tuple[list[tuple[int, bytes, bytes]] | None, str | None]:
         """Stores the plain sends among the frames of a chunk. Returns the other frames, and why the stream is invalid,
         if it is."""

@@ -151,7 +151,6 @@ def test_an_error_in_the_environment_names_the_variable(name: str, value: str, s
         ("kvConfigPath=1", "--set: unknown key 'kvConfigPath'; did you mean nameserver.kvConfigPath?"),
         ("nameserver.brokerName=1", "--set: unknown key 'nameserver.brokerName'"),
         ("=1", "--set: unknown key ''"),
-        ("aclEnable=true", "--set aclEnable: access control is not supported yet"),
         ("brokerIP1=0.0.0.0", "--set brokerIP1: 0.0.0.0 stands for every address: clients need one address"),
     ],
 )

@@ -85,6 +85,7 @@ class FakeNode:
                 group=self.group,
                 slaves=self.slaves,
                 copying=None,
+                access=None,
                 store=self.store,
                 unready=self.unready,
                 failure=self.failure,

@@ -43,7 +43,6 @@ def test_the_defaults_are_sound() -> None:
         ("namesrvAddr", "a:1;b:x"),
         ("namesrvAddr", "a:70000"),
         ("flushConsumerOffsetInterval", 0),
-        ("aclEnable", True),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_key(key: str, value: Any) -> None:

@@ -98,6 +98,7 @@ class FakeBroker:
         self.expiry = ExpiryService(self, FirstOffsets(MemoryFile()))  # type: ignore[arg-type]
         self.group = None
         self.slaves = None
+        self.access = None
         self.copying = None
         self.registrations = 0
 

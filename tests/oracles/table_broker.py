@@ -183,6 +183,7 @@ class TableBroker:
         self.host = Host("127.0.0.1", 22411)
         self.group = None
         self.slaves = None
+        self.access = None
         self.copying = None
         self.clock = NOW
         self.store = ListStore()

@@ -6,6 +6,8 @@
 
 use memchr::memmem::Finder;
 
+use crate::signature::KeySchedule;
+
 pub const MAX_FRAME: usize = 16_777_216;
 const UNIQ_DIGITS: usize = 12;
 
@@ -48,6 +50,17 @@ pub struct SendTemplate {
     before_key: Vec<u8>,
     before_opaque: Vec<u8>,
     body: Vec<u8>,
+    signer: Option<Signer>,
+}
+
+/// Signs the messages of one template. The parts stand in the order of the names of their fields.
+struct Signer {
+    schedule: KeySchedule,
+    access_key: String,
+    before_queue: Vec<u8>,
+    before_key: Vec<u8>,
+    after_key: Vec<u8>,
+    number: Vec<u8>,
 }
 
 impl SendTemplate {
@@ -64,13 +77,61 @@ impl SendTemplate {
             )
             .into_bytes(),
             body: (0..size).map(|at| b'a' + (at % 26) as u8).collect(),
+            signer: None,
         }
     }
 
+    /// The same requests, signed with an access key and its secret.
+    pub fn signed(mut self, account: Option<&(String, String)>) -> Self {
+        let Some((access_key, secret)) = account else {
+            return self;
+        };
+        let value = |name: &str| {
+            let text = std::str::from_utf8(&self.before_queue).expect("it is ASCII");
+            let from = text.find(name).expect("the template has it") + name.len();
+            text[from..].split('"').next().unwrap_or_default().to_owned()
+        };
+        let plain = |text: &[u8]| {
+            let text = String::from_utf8_lossy(text);
+            text.replace("\\u0001", "\u{1}").replace("\\u0002", "\u{2}")
+        };
+        let fixed = format!(
+            r#"{}{}{}{}"#,
+            value(r#""a":""#),
+            value(r#""b":""#),
+            value(r#""c":""#),
+            value(r#""d":""#)
+        );
+        let key = plain(&self.before_key);
+        let rest = plain(&self.before_opaque);
+        self.signer = Some(Signer {
+            schedule: KeySchedule::new(secret.as_bytes()),
+            access_key: access_key.clone(),
+            before_queue: format!("{access_key}{fixed}").into_bytes(),
+            before_key: format!("0{}", key.rsplit('"').next().unwrap_or_default()).into_bytes(),
+            after_key: format!("{}0falsefalse", rest.split('"').next().unwrap_or_default()).into_bytes(),
+            number: Vec::new(),
+        });
+        self
+    }
+
     /// Appends one request. `number` is unique in the run (48 bits count), `opaque` comes back in the answer.
-    pub fn append(&self, out: &mut Vec<u8>, queue: u32, born_ms: u64, number: u64, opaque: u32) {
+    pub fn append(&mut self, out: &mut Vec<u8>, queue: u32, born_ms: u64, number: u64, opaque: u32) {
+        let signature = self
+            .signer
+            .as_mut()
+            .map(|signer| signer.sign(queue, born_ms, number, &self.body));
         frame(out, &self.body, |out| {
-            out.extend_from_slice(&self.before_queue);
+            if let (Some(signer), Some(signature)) = (&self.signer, signature) {
+                out.extend_from_slice(br#"{"code":310,"extFields":{"Signature":""#);
+                out.extend_from_slice(&signature);
+                out.extend_from_slice(br#"","AccessKey":""#);
+                out.extend_from_slice(signer.access_key.as_bytes());
+                out.extend_from_slice(br#"","#);
+                out.extend_from_slice(&self.before_queue[br#"{"code":310,"extFields":{"#.len()..]);
+            } else {
+                out.extend_from_slice(&self.before_queue);
+            }
             push_number(out, u64::from(queue));
             out.extend_from_slice(self.before_time);
             push_number(out, born_ms);
@@ -80,6 +141,28 @@ impl SendTemplate {
             push_number(out, u64::from(opaque));
             out.extend_from_slice(br#","serializeTypeCurrentRPC":"JSON","version":373}"#);
         });
+    }
+}
+
+impl Signer {
+    fn sign(&mut self, queue: u32, born_ms: u64, number: u64, body: &[u8]) -> [u8; 28] {
+        let out = &mut self.number;
+        out.clear();
+        push_number(out, u64::from(queue));
+        out.push(b'0'); // sysFlag
+        push_number(out, born_ms);
+        let numbers = out.len();
+        push_hex(out, number);
+        let (numbers, key) = out.split_at(numbers);
+        let parts = [
+            &self.before_queue,
+            numbers,
+            &self.before_key,
+            key,
+            &self.after_key,
+            body,
+        ];
+        self.schedule.sign(parts.into_iter())
     }
 }
 
@@ -249,6 +332,16 @@ mod tests {
             r#"{"code":310,"extFields":{"a":"pg","b":"orders","c":"TBW102","d":"4","e":"7","f":"0","g":"1795219014483","h":"0","i":"UNIQ_KEY\u0001C000020212465FFD2B2766FC5B520000\u0002WAIT\u0001true\u0002TAGS\u0001A\u0002","j":"0","k":"false","m":"false"},"flag":0,"language":"JAVA","opaque":51,"serializeTypeCurrentRPC":"JSON","version":373}"#
         );
         assert_eq!(split(&out).unwrap().unwrap().body, b"abc");
+    }
+
+    #[test]
+    fn a_signed_send_has_the_signature_of_its_values() {
+        let (mut out, account) = (Vec::new(), ("account".to_owned(), "12345678".to_owned()));
+        SendTemplate::new("pg", "orders", Some("A"), 3, 0xC000_0202_1246_5FFD_2B27)
+            .signed(Some(&account))
+            .append(&mut out, 7, 1_795_219_014_483, 0x66FC_5B52_0000, 51);
+        let begin = r#"{"code":310,"extFields":{"Signature":"+4lngEp1ZTON9J/fmWPdCEzz9RY=","AccessKey":"account","a":"pg","b":"orders","#;
+        assert!(header_of(&out).starts_with(begin), "{}", header_of(&out));
     }
 
     #[test]

@@ -8,6 +8,9 @@ mod options;
 mod produce;
 mod pull;
 mod report;
+#[allow(dead_code)] // the kernel also verifies
+#[path = "../../../store/kernel/src/signature.rs"]
+mod signature;
 
 use std::process::ExitCode;
 

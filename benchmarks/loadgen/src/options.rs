@@ -17,6 +17,7 @@ loadgen produce|pull --address HOST:PORT --topic TOPIC [options]
   --every S           a new request each S seconds instead of after each answer; times then count from when it was due
                       if the answer before it came later than that
 produce: --size BYTES  body size (1024);  --tag TAG;  --order random|round  choice of the queue (random)
+         --access-key KEY --secret-key SECRET  sign each message
 pull:    --batch N     messages asked for at once (32)
 Prints one JSON object. Exit status: 0 done, 1 connections lost or answers wrong (named under \"errors\"), 2 usage.";
 
@@ -43,6 +44,8 @@ pub struct Options {
     pub size: usize,
     pub tag: Option<String>,
     pub round_robin: bool,
+    /// Access key and secret.
+    pub account: Option<(String, String)>,
     pub batch: u32,
 }
 
@@ -123,6 +126,10 @@ pub fn parse(arguments: &[String]) -> Result<Options, String> {
             "round" => true,
             other => return Err(format!("--order {other}: random or round")),
         },
+        account: match (take("access-key", "").as_str(), take("secret-key", "").as_str()) {
+            ("", "") => None,
+            (key, secret) => Some((name("access-key", key)?, name("secret-key", secret)?)),
+        },
         batch: number("batch", &take("batch", "32"), 1, 1024)?,
     };
     match given.keys().next() {
@@ -171,6 +178,7 @@ mod tests {
             ),
             ("produce --address 127.0.0.1:1 --topic t --seconds -1", "--seconds -1"),
             ("produce --address 127.0.0.1:1 --topic t --every 0", "--every 0"),
+            ("produce --address 127.0.0.1:1 --topic t --access-key k", "--secret-key"),
             (
                 "pull --address 127.0.0.1:1 --topic t --topic t",
                 "--topic is given twice",

@@ -30,7 +30,8 @@ impl Produce {
                 options.tag.as_deref(),
                 options.size,
                 run,
-            ),
+            )
+            .signed(options.account.as_ref()),
             queues: options.queues,
             round_robin: options.round_robin,
             sent: 0,

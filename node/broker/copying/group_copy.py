@@ -63,12 +63,12 @@ class GroupCopy:
     broker: Broker
     group: BrokerGroup
     follower: GroupFollower
+    _client: RemotingClient
 
     def __init__(self, *, wanted: bool) -> None:
         self.table = CopyTable()
         self.record_file = _GroupRecords(self)
         self._wanted = wanted
-        self._client = RemotingClient(name="broker.copy")
         self._copied: tuple[ReplicatedTable, ...] = ()
         self._master = ("", "")  # addresses for clients and for slaves, as a name server told them
         self._term: int | None = None  # of the leadership in which it copies
@@ -82,6 +82,7 @@ class GroupCopy:
     def join(self, broker: Broker, group: BrokerGroup, copied: Iterable[ReplicatedTable]) -> None:
         """See `CopyOfMaster`."""
         self.broker, self.group = broker, group
+        self._client = RemotingClient(name="broker.copy", sign=broker.sign)
         self._old_master = OldMasterWatch(broker, self._client, self.record_file)
         self._copied = tuple(copied)
         for table in self._copied:

@@ -20,8 +20,7 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 from tallystick.node.broker.copying.record import Record
-from tallystick.node.broker.group.leader_place import NoFile
-from tallystick.node.broker.tables.saving import ReplicatedTable
+from tallystick.node.broker.tables.saving import NoFile, ReplicatedTable
 
 APART_BYTES = 8 << 20
 """A new leader reads about so much to find its place in the master's log."""

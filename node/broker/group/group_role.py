@@ -22,9 +22,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from tallystick.node.broker.group.leader_place import LeaderPlace, NoFile, Place
+from tallystick.node.broker.group.leader_place import LeaderPlace, Place
 from tallystick.node.broker.group.replicated import SAVE_PERIOD_S, GroupTables
-from tallystick.node.broker.tables.saving import ReplicatedTable, TableFile
+from tallystick.node.broker.tables.saving import NoFile, ReplicatedTable, TableFile
 from tallystick.node.core.settings import UNDECIDED, BrokerSettings
 from tallystick.replication.effects import Role
 from tallystick.replication.member.errors import MemberError, ReadError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from tallystick.node.broker.group import queue_ends
 from tallystick.node.broker.group.group_role import BrokerGroup
 from tallystick.node.broker.group.leader_only import LeaderOnly
-from tallystick.node.broker.group.leader_place import NoFile
+from tallystick.node.broker.tables.saving import NoFile
 
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
@@ -75,12 +75,14 @@ class InGroup:
         self._broker = broker
         copied = (broker.topics, broker.groups, broker.offsets, broker.schedule.offsets)
         replicated = (*copied, broker.expiry.offsets)
+        access = broker.access
+        accounts = [(access.table, NoFile())] if access is not None and access.table is not None else []
         self.group = self._group = BrokerGroup(
             broker,
             self._member,
             self._committed,
             # A new leader stages them in this order. Whether the group follows a master comes before all else.
-            [(self.copy.table, NoFile()), *((table, files.file(table.what)) for table in replicated)],
+            [(self.copy.table, NoFile()), *accounts, *((table, files.file(table.what)) for table in replicated)],
             (broker.schedule, broker.timers, broker.transactions, broker.expiry),
             door=broker.store.door,
             folder=broker.store.root / "config",

@@ -55,6 +55,9 @@ CHANGES = frozenset(
         RequestCode.RESUME_CHECK_HALF_MESSAGE,
         RequestCode.LOCK_BATCH_MQ,  # two members that grant locks would give one queue to two consumers
         RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.DELETE_ACL_CONFIG,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
     }
 )
 QUESTIONS = frozenset(
@@ -81,6 +84,8 @@ LOG = frozenset(
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
         RequestCode.GET_TOPIC_CONFIG,
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+        RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
+        RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
     }
 )
 HERE = frozenset(

@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
-from tallystick.node.broker.tables.saving import ReplicatedTable
+from tallystick.node.broker.tables.saving import NoFile, ReplicatedTable
 
 _ROW = "leader"
 _KEY_BYTES = 16
@@ -29,16 +29,6 @@ class Place(NamedTuple):
     member: int
     address: str
     key: str
-
-
-class NoFile:
-    """The file of a table that has no file."""
-
-    def load(self) -> Any:
-        return None
-
-    def save(self, value: Any) -> None:
-        """Does nothing."""
 
 
 class LeaderPlace(ReplicatedTable):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tallystick.node.broker.processors.accounts import AccountProcessor
 from tallystick.node.broker.processors.admin import AdminProcessor
 from tallystick.node.broker.processors.broker_to_client import RelayProcessor
 from tallystick.node.broker.processors.clients import ClientProcessor
@@ -43,6 +44,7 @@ _PROCESSORS = (
     ConsumptionProcessor,
     InspectionProcessor,
     RelayProcessor,
+    AccountProcessor,
 )
 
 

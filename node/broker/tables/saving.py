@@ -38,6 +38,16 @@ class TableFile(Protocol):
     def save(self, value: Any) -> None: ...
 
 
+class NoFile:
+    """The file of a table that has no file."""
+
+    def load(self) -> Any:
+        return None
+
+    def save(self, value: Any) -> None:
+        """Does nothing."""
+
+
 def rows(stored: dict[str, Any], name: str) -> dict[str, dict[str, Any]]:
     """The objects by name in field `name` of a file's content. Raises ValueError if there is no such map."""
     table = stored.get(name)

@@ -77,21 +77,72 @@ pub struct SendHeader<'a> {
     /// Escaped (JSON only) if `escaped`: `unescape` first.
     pub properties: &'a [u8],
     pub escaped: bool,
+    pub fields: Fields<'a>,
 }
 
-/// The extension fields by letter, as raw text.
-#[derive(Default)]
-struct Fields<'a> {
+/// Fields with other names than a letter. Those that 5.x clients add mean nothing to this broker.
+const NAMES: [&[u8]; 7] = [
+    b"AccessKey",
+    b"SecurityToken",
+    b"Signature",
+    b"bname",
+    b"ns",
+    b"nsd",
+    b"oway",
+];
+const ACCESS_KEY: usize = 0;
+const SECURITY_TOKEN: usize = 1;
+const SIGNATURE: usize = 2;
+const BNAME: usize = 3;
+const NS: usize = 4;
+const NSD: usize = 5;
+const OWAY: usize = 6;
+
+/// The extension fields, as raw text: by letter, and in the order of `NAMES`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fields<'a> {
     letters: [Option<&'a [u8]>; 14],
+    named: [Option<&'a [u8]>; 7],
     escaped_properties: bool,
 }
 
 impl<'a> Fields<'a> {
+    pub fn access_key(&self) -> Option<&'a [u8]> {
+        self.named[ACCESS_KEY]
+    }
+
+    pub fn signature(&self) -> Option<&'a [u8]> {
+        self.named[SIGNATURE]
+    }
+
+    /// What the signature covers: the values of all other fields in the order of their names, then the body.
+    /// `properties`: the field of that letter without escapes.
+    pub fn signed<'b>(&'b self, properties: &'b [u8], body: &'b [u8]) -> impl Iterator<Item = &'b [u8]> {
+        let (letters, named) = (&self.letters, &self.named);
+        let first = [
+            named[ACCESS_KEY],
+            named[SECURITY_TOKEN],
+            letters[0],
+            letters[1],
+            named[BNAME],
+        ];
+        let properties = letters[8].map(|_| properties);
+        let last = [named[NS], named[NSD], named[OWAY], Some(body)];
+        first
+            .into_iter()
+            .chain(letters[2..8].iter().copied())
+            .chain([properties])
+            .chain(letters[9..].iter().copied())
+            .chain(last)
+            .flatten()
+    }
+
     fn set(&mut self, key: &[u8], value: &'a [u8], escaped: bool) -> Option<()> {
         let &[letter @ b'a'..=b'n'] = key else {
-            // Names that 5.x clients add mean nothing to this broker. Only the full decoder knows the meaning of any
-            // other name (such as an access key), and which escapes there are.
-            return (!escaped && matches!(key, b"bname" | b"ns" | b"nsd" | b"oway")).then_some(());
+            // Only the full decoder knows the meaning of any other name, and which escapes there are.
+            let at = NAMES.iter().position(|name| *name == key).filter(|_| !escaped)?;
+            self.named[at] = Some(value);
+            return Some(());
         };
         if escaped {
             if letter != b'i' {
@@ -140,6 +191,7 @@ impl<'a> Fields<'a> {
             reconsume_times: i32::try_from(reconsume_times).ok()?,
             properties: self.get(b'i').unwrap_or(b""),
             escaped: self.escaped_properties,
+            fields: self,
         })
     }
 }
@@ -405,7 +457,7 @@ mod tests {
             ("\"b\":\"T\",", ""),
             ("\"b\":\"T\"", "\"b\":\"\\u0054\""),
             ("\"d\":\"4\"", "\"d\":\"four\""),
-            ("\"k\":\"false\"", "\"AccessKey\":\"x\""),
+            ("\"k\":\"false\"", "\"accesskey\":\"x\""),
             ("\"flag\":0", "\"flag\":1"),
             ("\"flag\":0", "\"flag\":{}"),
             ("\"opaque\":9,", ""),

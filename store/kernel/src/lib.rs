@@ -26,6 +26,7 @@ pub mod reply;
 pub mod scan;
 pub mod scrub;
 pub mod select;
+pub mod signature;
 pub mod timer;
 
 use pyo3::prelude::*;

@@ -19,6 +19,7 @@
 //! With an index folder the log has dledger's layout: each record lies in an entry (`entry.rs`), an index is written in
 //! addition (`log/entries.rs`), entries of another log can be appended unchanged, and the end can be truncated.
 
+mod access;
 mod batch;
 mod copied;
 mod entries;
@@ -50,6 +51,7 @@ use crate::named::named_tuples;
 use crate::record::Record;
 use crate::reply::{Answer, Reply};
 use crate::scan::check_geometry;
+use access::Access;
 use batch::batch_messages;
 use entries::{EntryFiles, EntryTail, Place};
 use locked::Buffer;
@@ -241,6 +243,7 @@ impl Log {
             },
             answer: Answer::new(region, trace_on),
             hot: false,
+            checks_access: false,
             topics: FxHashMap::default(),
             connections: HashMap::new(),
             next_connection: 0,
@@ -670,6 +673,7 @@ impl Log {
             Connection {
                 born_host,
                 partial: Vec::new(),
+                access: Access::default(),
             },
         );
         Ok(id)
@@ -677,6 +681,33 @@ impl Log {
 
     fn disconnect(&self, connection: u64) {
         self.lock().connections.remove(&connection);
+    }
+
+    /// check_access(): from now on `feed` stores only sends that were granted.
+    fn check_access(&self) {
+        self.lock().checks_access = true;
+    }
+
+    /// grant(connection, topic, access_key, secret): sends of this account to this topic are stored if their
+    /// signatures are right.
+    fn grant(&self, connection: u64, topic: &[u8], access_key: &[u8], secret: &[u8]) {
+        if let Some(open) = self.lock().connections.get_mut(&connection) {
+            open.access.grant(topic, access_key, secret);
+        }
+    }
+
+    /// trust(connection): all its sends are stored, with or without signature.
+    fn trust(&self, connection: u64) {
+        if let Some(open) = self.lock().connections.get_mut(&connection) {
+            open.access.trust();
+        }
+    }
+
+    /// revoke(): forgets all grants of all connections.
+    fn revoke(&self) {
+        for open in self.lock().connections.values_mut() {
+            open.access = Access::default();
+        }
     }
 
     /// feed(connection, chunk, now_ms) -> (served, cold, fault)

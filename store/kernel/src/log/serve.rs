@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use rustc_hash::FxHashMap;
 
+use super::access::Access;
 use super::put_times::PutTimes;
 use super::tail::{AppendFault, Tail};
 use super::topics::Topic;
@@ -20,6 +21,7 @@ pub(super) struct Connection {
     pub(super) born_host: Vec<u8>,
     /// The head of a frame that is not complete yet.
     pub(super) partial: Vec<u8>,
+    pub(super) access: Access,
 }
 
 /// Values that this broker adds to every message, and its limits.
@@ -54,6 +56,8 @@ pub(super) struct Inner {
     pub(super) rules: Rules,
     pub(super) answer: Answer,
     pub(super) hot: bool,
+    /// Only sends that were granted to their connection are served.
+    pub(super) checks_access: bool,
     pub(super) topics: FxHashMap<Box<[u8]>, Topic>,
     pub(super) connections: HashMap<u64, Connection>,
     pub(super) next_connection: u64,
@@ -100,6 +104,12 @@ impl Inner {
         };
         if !plain_properties(properties) {
             return None;
+        }
+        if self.checks_access {
+            let access = &self.connections.get(&connection)?.access;
+            if !access.admits(&header, properties, frame.body) {
+                return None;
+            }
         }
         let separator: &[u8] = if properties.is_empty() || properties.ends_with(b"\x02") {
             b""

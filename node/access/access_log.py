@@ -1,0 +1,77 @@
+"""The access log: refused requests and administrative ones, as lines of the logger `tallystick.access`.
+
+The message of a line is a JSON object:
+
+    {"result": "denied", "reason": "not_permitted", "user": "tenant01", "from": "10.0.0.7:51234", "code": 310,
+     "request": "SEND_MESSAGE_V2", "fields": {"b": "orders"}, "left_out": 0}
+
+At most `_BURST` lines of a kind come at once, then one in `_INTERVAL_S`; `left_out` of the next line says how many were
+not written. Bodies, signatures and secrets are never in it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tallystick.node.access.signatures import ACCESS_KEY
+from tallystick.node.remoting.codes import RequestCode
+from tallystick.node.remoting.command import Command
+
+_logger = logging.getLogger("tallystick.access")
+
+_INTERVAL_S = 1.0
+_BURST = 20
+_SHOWN = (
+    *("topic", "b", "originTopic", "consumerGroup", "group", "groupName", "producerGroup", "srcGroup", "destGroup"),
+    *("accessKey", "globalWhiteAddrs", "brokerName", "namespace", "key"),
+)
+"""Extension fields that say what a request concerns."""
+_LONGEST = 128  # characters of a value
+
+
+class AccessLog:
+    """Writes the lines of one process."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next_s: dict[str, float] = {}
+        """By kind: when the lines written so far would have been written at one per interval."""
+        self._left_out: dict[str, int] = {}
+
+    def denied(self, command: Command, client: str, reason: str) -> None:
+        """A refused request."""
+        self._write(reason, logging.WARNING, {"result": "denied", "reason": reason}, command, client)
+
+    def allowed(self, command: Command, client: str, *, by: str) -> None:
+        """An administrative request; `by`: why it was allowed."""
+        self._write("allowed", logging.INFO, {"result": "allowed", "by": by}, command, client)
+
+    def _write(self, kind: str, level: int, head: dict[str, Any], command: Command, client: str) -> None:
+        now_s = self._clock()
+        next_s = max(now_s, self._next_s.get(kind, now_s))
+        if next_s - now_s > (_BURST - 1) * _INTERVAL_S:
+            self._left_out[kind] = self._left_out.get(kind, 0) + 1
+            return
+        self._next_s[kind] = next_s + _INTERVAL_S
+        ext = command.ext or {}
+        line = {
+            **head,
+            "user": ext.get(ACCESS_KEY, "")[:_LONGEST],
+            "from": client,
+            "code": command.code,
+            "request": _name(command.code),
+            "fields": {field: ext[field][:_LONGEST] for field in _SHOWN if field in ext},
+            "left_out": self._left_out.pop(kind, 0),
+        }
+        _logger.log(level, "%s", json.dumps(line))
+
+
+def _name(code: int) -> str:
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return "UNKNOWN"

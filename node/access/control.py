@@ -1,0 +1,155 @@
+"""Checks requests before they are served: who sends them, and whether this user may do what they ask for.
+
+    source address in the global white list ──────────────▶ served, not checked
+    no access key, unknown access key ────────────────────▶ refused
+    source address trusted by the account ────────────────▶ served, not checked further
+    wrong signature ──────────────────────────────────────▶ refused
+    a need of the request (`request_table`) not allowed ──▶ refused
+
+A refusal is RocketMQ's answer: code 1, and the text of its AclException as remark. Clients act on the code as with
+RocketMQ. Refusals and administrative requests go to the access log, and refusals are counted by reason.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tallystick.node.access.access_log import AccessLog
+from tallystick.node.access.addresses import AddressPattern
+from tallystick.node.access.needs import Need, Rule, TopicAt, UnreadableError
+from tallystick.node.access.plain_acl import PlainAcl
+from tallystick.node.access.policies import ResourceKind, Rules
+from tallystick.node.access.request_table import UNKNOWN
+from tallystick.node.access.signatures import ACCESS_KEY, is_signed
+from tallystick.node.remoting.codes import ResponseCode
+from tallystick.node.remoting.command import Command, ResponseError
+
+if TYPE_CHECKING:
+    from tallystick.node.remoting.connection import Connection
+    from tallystick.node.remoting.endpoint import Handler
+
+REASONS = ("no_access_key", "unknown_account", "wrong_signature", "not_permitted", "unreadable")
+_EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
+
+
+class DeniedError(Exception):
+    """A request is refused. `reason` is one of `REASONS`; the text is for the client."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """Who may send requests: prepared once when the accounts change."""
+
+    rules: Mapping[str, Rules]
+    """By access key."""
+    white: tuple[AddressPattern, ...] = ()
+
+    @classmethod
+    def of(cls, acl: PlainAcl) -> Accounts:
+        """PlainAclError: an account is invalid."""
+        rules = {key: Rules(account.user()) for key, account in acl.accounts.items()}
+        return cls(rules, acl.white_patterns())
+
+
+NO_ACCOUNTS = Accounts({})
+
+
+class By(enum.Enum):
+    """Why a request is allowed."""
+
+    WHITE_LIST = "white list"
+    """Its address is in the global white list."""
+    ADDRESS = "address"
+    """The account that it names trusts its address."""
+    SIGNATURE = "signature"
+
+
+class Verdict(NamedTuple):
+    """A request that is allowed, and the account that sent it; None: it was not checked."""
+
+    by: By
+    account: Rules | None
+
+
+def judge(accounts: Accounts, rule: Rule, source: str, command: Command, topic_at: TopicAt) -> Verdict:
+    """Raises DeniedError: the request is refused."""
+    if any(pattern.matches(source) for pattern in accounts.white):
+        return Verdict(By.WHITE_LIST, None)
+    ext = command.ext or {}
+    key = ext.get(ACCESS_KEY)
+    if key is None:
+        raise DeniedError("no_access_key", "No accessKey is configured")
+    found = accounts.rules.get(key)
+    if found is None:
+        raise DeniedError("unknown_account", f"No acl config for {key}")
+    if any(pattern.matches(source) for pattern in found.user.trusted_sources):
+        return Verdict(By.ADDRESS, found)
+    if not is_signed(found.user.secret, ext, command.body):
+        raise DeniedError("wrong_signature", f"Check signature failed for accessKey={key}")
+    if found.user.is_super and found.user.is_enabled:
+        return Verdict(By.SIGNATURE, found)
+    try:
+        needs = rule.needs(command, topic_at)
+    except UnreadableError as error:
+        raise DeniedError("unreadable", str(error)) from error
+    for need in needs:
+        if not found.allows(*need, source):
+            raise DeniedError("not_permitted", _not_permitted(need, rule, command, key))
+    return Verdict(By.SIGNATURE, found)
+
+
+def _not_permitted(need: Need, rule: Rule, command: Command, key: str) -> str:
+    if rule.is_administrative or need.resource.kind is ResourceKind.CLUSTER:
+        return f"Need admin permission for request code={command.code}, but accessKey={key} is not"
+    return f"No default permission for {need.resource.kind.value.lower()}:{need.resource.name}"
+
+
+class AccessControl:
+    """The checks of one process. `accounts` may be replaced at any time.
+
+    `denied`: refused requests by reason.
+    """
+
+    def __init__(self, table: Mapping[int, Rule], log: AccessLog, *, topic_at: TopicAt = lambda _: None) -> None:
+        """`table`: the rule of each request code."""
+        self.accounts = NO_ACCOUNTS
+        self.denied = dict.fromkeys(REASONS, 0)
+        self.on_allowed: Callable[[Connection, Command, Verdict], None] = lambda *_: None
+        """Called with each request that was allowed."""
+        self._table = table
+        self._log = log
+        self._topic_at = topic_at
+
+    def guard(self, routes: Mapping[int, Handler]) -> dict[int, Handler]:
+        """The same routes, behind the checks."""
+        return {code: self._guarded(self._table.get(code, UNKNOWN), handler) for code, handler in routes.items()}
+
+    def _guarded(self, rule: Rule, handler: Handler) -> Handler:
+        if rule.is_open:
+            return handler
+
+        def handle(connection: Connection, command: Command) -> Any:
+            self.check(rule, connection, command)
+            return handler(connection, command)
+
+        return handle
+
+    def check(self, rule: Rule, connection: Connection, command: Command) -> None:
+        """ResponseError: the request is refused."""
+        source = connection.remote.ip
+        try:
+            verdict = judge(self.accounts, rule, source, command, self._topic_at)
+        except DeniedError as error:
+            self.denied[error.reason] += 1
+            self._log.denied(command, connection.id, error.reason)
+            raise ResponseError(ResponseCode.SYSTEM_ERROR, _EXCEPTION + str(error)) from None
+        if rule.is_administrative:
+            self._log.allowed(command, connection.id, by=verdict.by.value)
+        self.on_allowed(connection, command, verdict)

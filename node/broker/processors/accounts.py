@@ -1,0 +1,114 @@
+"""Accounts (50 to 54), with which RocketMQ's admin tool manages access control.
+
+Secrets are never in an answer: GET_BROKER_CLUSTER_ACL_CONFIG has asterisks in their place. RocketMQ 4.8 sends them.
+
+Source: AdminBrokerProcessor of RocketMQ 4.8.0, and the headers of 4.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tallystick.node.access.plain_acl import Account, PlainAcl, PlainAclError
+from tallystick.node.broker.processors.answers import json_answer
+from tallystick.node.remoting.codes import RequestCode, ResponseCode
+from tallystick.node.remoting.command import Command, ResponseError, need_str, opt_str
+from tallystick.store import fastjson
+
+if TYPE_CHECKING:
+    from tallystick.node.broker.access import BrokerAccess
+    from tallystick.node.broker.context import BrokerContext
+    from tallystick.node.broker.tables.clients import Channel
+    from tallystick.node.remoting.endpoint import Handler
+
+_HIDDEN = "******"
+_TEXTS = ("accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm", "defaultGroupPerm")
+_LISTS = ("topicPerms", "groupPerms")
+
+
+class AccountProcessor:
+    """Serves nothing if the broker has no access control."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+
+    def routes(self) -> dict[int, Handler]:
+        if self._broker.access is None:
+            return {}
+        return {
+            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.update,
+            RequestCode.DELETE_ACL_CONFIG: self.delete,
+            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: self.version,
+            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: self.update_white,
+            RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: self.all,
+        }
+
+    async def update(self, channel: Channel, command: Command) -> Command:
+        """50: creates an account, or replaces the given fields of one."""
+        key = need_str(command.ext, "accessKey")
+        fields: dict[str, Any] = {name: opt_str(command.ext, name) for name in _TEXTS}
+        fields |= {name: _split(opt_str(command.ext, name)) for name in _LISTS}
+
+        def edit(acl: PlainAcl) -> PlainAcl:
+            known = acl.accounts.get(key)
+            account = Account.read(fields) if known is None else known.changed(fields)
+            return replace(acl, accounts={**acl.accounts, key: account})
+
+        await self._change(edit, ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED)
+        return command.reply()
+
+    async def delete(self, channel: Channel, command: Command) -> Command:
+        """51."""
+        key = need_str(command.ext, "accessKey")
+
+        def edit(acl: PlainAcl) -> PlainAcl:
+            if key not in acl.accounts:
+                raise PlainAclError(f"there is no account {key!r}")
+            return replace(acl, accounts={name: account for name, account in acl.accounts.items() if name != key})
+
+        await self._change(edit, ResponseCode.DELETE_ACL_CONFIG_FAILED)
+        return command.reply()
+
+    async def update_white(self, channel: Channel, command: Command) -> Command:
+        """53: replaces the addresses that are not checked."""
+        addresses = tuple(_split(need_str(command.ext, "globalWhiteAddrs")))
+        await self._change(
+            lambda acl: replace(acl, white_addresses=addresses), ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
+        )
+        return command.reply()
+
+    def version(self, channel: Channel, command: Command) -> Command:
+        """52: the version of the accounts. Tools of 4.9 want one for each file: there is one."""
+        settings = self._broker.settings
+        version = dict(self._access().acl.version or {"timestamp": 0, "counter": 0})
+        ext = {
+            "version": fastjson.dumps(version).decode(),
+            "allAclFileVersion": fastjson.dumps({"plain_acl.yml": version}).decode(),
+            "brokerName": settings.brokerName,
+            "brokerAddr": str(self._broker.host),
+            "clusterName": settings.brokerClusterName,
+        }
+        return command.reply(ext=ext)
+
+    def all(self, channel: Channel, command: Command) -> Command:
+        """54."""
+        acl = self._access().acl
+        accounts = [account.fields() | {"secretKey": _HIDDEN} for account in acl.accounts.values()]
+        return json_answer(command, {"globalWhiteAddrs": list(acl.white_addresses), "plainAccessConfigs": accounts})
+
+    def _access(self) -> BrokerAccess:
+        access = self._broker.access
+        assert access is not None, "a broker without access control has no routes of it"
+        return access
+
+    async def _change(self, edit: Callable[[PlainAcl], PlainAcl], failed: ResponseCode) -> None:
+        try:
+            await self._access().change(edit)
+        except (PlainAclError, OSError) as error:
+            raise ResponseError(failed, str(error)) from error
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
