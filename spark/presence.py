@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol
 
+from tallystick.store._kernel import QueueFile
 from tallystick.store.formats.mapped import ReadMap
 from tallystick.store.formats.segment_files import SegmentFiles
 
@@ -72,6 +73,10 @@ class Segments(SegmentFiles):
         if start in self.starts:
             bring(self.path(start))
         return super().buffer(start)
+
+    def units(self, start: int) -> QueueFile:
+        bring(self.path(start))
+        return super().units(start)
 
     def read(self, pos: int, size: int) -> bytes | None:
         """Returns bytes [pos, pos + size). None: no single segment has all of them, or the segment has expired."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from mmap import mmap
 from os import PathLike
-from typing import NamedTuple, type_check_only
+from typing import NamedTuple, Self, type_check_only
 
 # Named tuples that only the kernel creates: read them by name. A call once per message or pull returns a plain tuple,
 # which costs less.
@@ -696,6 +696,58 @@ class IndexChains:
 def read_ahead_queues(folder: str | PathLike[str], topics: list[bytes]) -> bool:
     """Reads what a start reads of the queues of these topics in `folder` (consumequeue), without the GIL. Returns
     whether the disk was read. Ignores read errors."""
+
+class QueueFile:
+    """Units of one file of a ConsumeQueue, read without a map. Pages that were not in memory before are dropped when it
+    is closed, so the page cache of a broker stays as it was.
+
+    A context manager. OSError. Bytes that the disk cannot read, and bytes behind the end of the file, count as zeros.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None: ...
+    written: int
+    """Number of units up to the last one that was written: one whose size is above 0."""
+    regular: bool
+    """No hole is before the last unit, and only zeros are behind it. False also if the file system cannot tell."""
+
+    def unit(self, number: int) -> tuple[int, int, int]:
+        """Position, size and tags code of a unit. IndexError: the file does not have so many."""
+
+    def read(self, first: int, count: int) -> bytes:
+        """The bytes of `count` units from `first` on. IndexError: the file does not have so many."""
+
+    def first_at(self, pos: int) -> int:
+        """Number of the first unit whose position is `pos` or greater, by a binary search; `written`: there is none."""
+
+    def close(self) -> None:
+        """Closes the file. A second call does nothing."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+class QueueEnd(NamedTuple):
+    """Where a ConsumeQueue ends, as `queue_ends` finds it."""
+
+    topic: str
+    queue: int
+    first: int
+    """Queue offset with which its first file begins."""
+    end: int
+    """Queue offset behind its last unit."""
+    files: int
+    pos: int
+    """Position and size of the record that its last unit names; -1 and 0: it has no unit, or a blank one."""
+    size: int
+    regular: bool
+    """Its folder has nothing but files of one length without a gap, only the last of them is not full, no hole is
+    before the last unit, and only zeros are behind it. False also if the file system cannot tell."""
+
+def queue_ends(folder: str | PathLike[str], below: int = ...) -> tuple[list[QueueEnd], int]:
+    """The queues in `folder` (consumequeue), and the greatest end of a record that a last unit names (-1: none).
+
+    `below`: in place of a last unit that names bytes behind this position, the newest one before it is returned. Reads
+    a page of each queue, and leaves the page cache as it was. Without the GIL. OSError; skips what is removed meanwhile.
+    """
 
 class ScanResult:
     """The result of `scan`: sound records from its start up to `end`."""
