@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from tallystick.spark.follow import FollowedVolume
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.source import SplitPartition, read_partition
 from tallystick.spark.splits import Split, plan, tasks_of
@@ -40,10 +41,11 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self._stop_at: Offset | None = None
+        self._followed: list[FollowedVolume] | None = None
         self.schema = to_arrow_schema(schema, timezone="UTC")
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        volumes = self.options.volumes()
+        volumes = self._volumes()
         return {volume.source: volume.bound if self.options.start_at_latest else volume.begin for volume in volumes}
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802
@@ -52,7 +54,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = start or {}
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         latest = dict(start)
-        for volume in self.options.volumes():
+        for volume in self._volumes():
             done = start.get(volume.source, 0)
             end = _end_within(volume, max(start.get(volume.source, volume.begin), volume.begin), most)
             if self._stop_at is not None:
@@ -69,21 +71,32 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxBytes(most)
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        return {volume.source: volume.bound for volume in self.options.volumes()}
+        return {volume.source: volume.bound for volume in self._volumes()}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         splits: list[Split] = []
         lost: Offset = {}
-        for volume in self.options.volumes():
+        for followed in self._sources():
+            stop = end.get(followed.source.source)
+            if stop is None:  # it was added later
+                continue
+            volume = followed.until(stop)
             begin = start.get(volume.source, volume.begin)
-            stop = end.get(volume.source, begin)
             if begin < min(volume.begin, stop):
                 lost[volume.source] = min(volume.begin, stop) - begin
-            # The bound may be higher than when `stop` was determined; all files below `stop` exist.
             splits += plan(volume, begin, stop, self.options.split_bytes)
         if lost and self.options.fail_on_data_loss:
             raise DataLossError(lost)
         return [SplitPartition(task) for task in tasks_of(splits, self.options.split_bytes)]
+
+    def _volumes(self) -> Iterator[Volume]:
+        """Yields the stores in their present state."""
+        return (followed.now() for followed in self._sources())
+
+    def _sources(self) -> list[FollowedVolume]:
+        if self._followed is None:
+            self._followed = [FollowedVolume(source, self.options.committed) for source in self.options.sources()]
+        return self._followed
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SplitPartition), "partitions() gives no others"

@@ -110,7 +110,7 @@ def open_volume(root: Path, source: str | None = None, committed: int | None = N
     `committed`: the bound that the broker gave; None: the files determine it. VolumeError, OSError.
     """
     with Logs(root) as logs:
-        files = tuple(_files(logs))
+        files = tuple(files_of(logs))
         begin = files[0].start if files else 0
         end = logs.tail[0].end if files else 0
         bound = max(begin, min(logs.bound() if committed is None else committed, end))
@@ -120,7 +120,11 @@ def open_volume(root: Path, source: str | None = None, committed: int | None = N
     return Volume(source or str(root), str(root), files, begin, bound, named_end, lost_end, queues_end, fullest)
 
 
-def _files(logs: Logs) -> Iterator[LogFile]:
+def files_of(logs: Logs) -> Iterator[LogFile]:
+    """Yields the files of the log in their order, and a file without bytes for each range that is missing.
+
+    VolumeError: two files overlap; OSError.
+    """
     expected = None
     for log, header in logs.parts:
         for start, size in sorted(_present(log)):

@@ -605,6 +605,32 @@ class RunResult:
     misplaced: int
     """Entries whose record has another queue offset than the entry's place (a queue with a gap)."""
 
+class QueueRecords(NamedTuple):
+    """The records of one queue in a range of the log that must have a unit: see `QueueOfLog`."""
+
+    topic: str
+    queue: int
+    records: int
+    first_offset: int
+    last_offset: int
+    repairable_offset: int
+    in_order: bool
+    """The records follow each other by queue offset."""
+    proven: bool
+    """They are in order, and the queue's files have exactly the units that they require. Delayed messages and units
+    with an extension are not proven."""
+
+class RequiredUnits(NamedTuple):
+    """What the records of a range of the log require of their queues."""
+
+    queues: list[QueueRecords]
+    newest_ms: int
+    """The greatest store time."""
+    unsettled: int | None
+    """Position of the first record that was stored at or after `settled_ms`."""
+    committed: list[tuple[int, int]]
+    """Committed records of transactions: position, and position of the half message."""
+
 class MessageScan:
     """Reads the messages in [begin, end) of one log file as Arrow batches; the file may belong to a live store.
 
@@ -639,6 +665,12 @@ class MessageScan:
     def next_batch(self) -> tuple[object, object] | None:
         """The capsules of Arrow's C data interface (schema, array), without the GIL; None: no more rows."""
 
+    def units(self, folder: str | PathLike[str], *, repairable_from: int = ..., settled_ms: int = ...) -> RequiredUnits:
+        """Compares the remaining records with the units in `folder` (consumequeue). Without the GIL.
+
+        The next start dispatches records from `repairable_from` on again, and those stored from `settled_ms` on.
+        """
+
     def sums(self) -> list[tuple[object, object]]:
         """The sums of all remaining records, as capsules of three tables, without the GIL; ignores `columns`.
 
@@ -650,6 +682,10 @@ class MessageScan:
     @property
     def pos(self) -> int:
         """The position in the log up to which everything was reported."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read from the file so far."""
 
     @property
     def records(self) -> int:
@@ -734,7 +770,8 @@ class QueueEnd(NamedTuple):
     """Queue offset with which its first file begins."""
     end: int
     """Queue offset behind its last unit."""
-    files: int
+    segment_bytes: int
+    """The length that most of its files have; 0: it has no file."""
     pos: int
     """Position and size of the record that its last unit names; -1 and 0: it has no unit, or a blank one."""
     size: int
@@ -745,8 +782,9 @@ class QueueEnd(NamedTuple):
 def queue_ends(folder: str | PathLike[str], below: int = ...) -> tuple[list[QueueEnd], int]:
     """The queues in `folder` (consumequeue), and the greatest end of a record that a last unit names (-1: none).
 
-    `below`: in place of a last unit that names bytes behind this position, the newest one before it is returned. Reads
-    a page of each queue, and leaves the page cache as it was. Without the GIL. OSError; skips what is removed meanwhile.
+    `below`: in place of a last unit that names bytes behind this position, the newest one before it is returned. It
+    reads a page of each queue, leaves the page cache as it was, and skips what is removed meanwhile. Without the GIL.
+    OSError.
     """
 
 class ScanResult:

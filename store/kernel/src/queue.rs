@@ -41,6 +41,7 @@ pub use chain::Claim;
 pub use ext_tail::PendingExt;
 pub use files::ToSync;
 pub use hold::Stray;
+pub use look::{segments, Look};
 pub use names::FastMap;
 pub use repair::Short;
 pub use unit::{Unit, UNIT};

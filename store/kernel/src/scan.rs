@@ -8,6 +8,8 @@ pub mod filter;
 pub mod messages;
 pub mod range;
 pub mod sums;
+pub mod texts;
+pub mod units;
 #[cfg(test)]
 mod tests;
 

@@ -24,12 +24,14 @@ use crate::maps::segment_name;
 use crate::named::named_tuples;
 
 const PAGE: u64 = 4096;
-const UNITS_A_PAGE: u64 = PAGE / UNIT;
+/// Units with a byte in a page, at most.
+const UNITS_A_PAGE: u64 = PAGE / UNIT + 2;
 
 /// One file of a queue.
 pub struct Look {
     file: File,
     path: PathBuf,
+    bytes: u64,
     units: u64,
     /// Pages that were read from the disk.
     brought: Vec<u64>,
@@ -47,18 +49,24 @@ struct End {
 impl Look {
     pub fn open(path: &Path) -> Outcome<Look> {
         let file = File::open(path).at(path)?;
-        let units = file.metadata().at(path)?.len() / UNIT;
+        let bytes = file.metadata().at(path)?.len();
         advise(&file, 0, 0, libc::POSIX_FADV_RANDOM); // no page is read ahead
         Ok(Look {
             file,
             path: path.to_owned(),
-            units,
+            bytes,
+            units: bytes / UNIT,
             brought: vec![],
         })
     }
 
+    /// Length of the file.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The bytes of `count` units from `first` on.
-    fn read(&mut self, first: u64, count: u64) -> Outcome<Vec<u8>> {
+    pub fn read(&mut self, first: u64, count: u64) -> Outcome<Vec<u8>> {
         let mut bytes = vec![0; (count * UNIT) as usize];
         let at = first * UNIT;
         if !self.read_resident(&mut bytes, at) {
@@ -177,10 +185,10 @@ named_tuples! {
     /// Where a ConsumeQueue ends.
     QueueEnd {
         topic: String,
-        queue: i32,
+        queue: i64,
         first: u64,
         end: u64,
-        files: usize,
+        segment_bytes: u64,
         pos: i64,
         size: i32,
         regular: bool,
@@ -206,7 +214,7 @@ fn queue_ends(folder: &Path, below: i64) -> Outcome<(Vec<QueueEnd>, i64)> {
     Ok((ends, named_end))
 }
 
-fn queue_end(folder: &Path, topic: String, queue: i32, below: i64, named_end: &mut i64) -> Outcome<QueueEnd> {
+fn queue_end(folder: &Path, topic: String, queue: i64, below: i64, named_end: &mut i64) -> Outcome<QueueEnd> {
     let (starts, segment_bytes, mut regular) = segments(folder)?;
     regular &= segment_bytes % UNIT == 0;
     let first = starts.first().map_or(0, |start| start / UNIT);
@@ -215,7 +223,7 @@ fn queue_end(folder: &Path, topic: String, queue: i32, below: i64, named_end: &m
         queue,
         first,
         end: first,
-        files: starts.len(),
+        segment_bytes,
         pos: -1,
         size: 0,
         regular,
@@ -250,7 +258,7 @@ fn queue_end(folder: &Path, topic: String, queue: i32, below: i64, named_end: &m
 
 /// The files of a queue that have the length that most have, ascending; that length; whether there is nothing else and
 /// no gap.
-fn segments(folder: &Path) -> Outcome<(Vec<u64>, u64, bool)> {
+pub fn segments(folder: &Path) -> Outcome<(Vec<u64>, u64, bool)> {
     let mut files = vec![];
     let mut regular = true;
     for entry in std::fs::read_dir(folder).at(folder)? {
