@@ -101,8 +101,8 @@ class Sums:
 class SplitScan:
     """The batches of one split, or their sums. It can be read once.
 
-    `records` (of the filter or not), `bytes_read`, `damaged` and `damage` grow while it is read. `check_crc`: checks every body, of
-    the filter or not. OSError; DamageError: the file is too short.
+    `records` (of the filter or not), `bytes_read`, `damaged` and `damage` grow while it is read. `check_crc`: checks
+    every body, of the filter or not. OSError; DamageError: the file is too short.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class SplitScan:
         check_crc: bool = False,
         fail_fast: bool = False,
         max_rows: int = 1 << 16,
-        max_bytes: int = 1 << 24,
+        max_bytes: int = 1 << 22,
     ) -> None:
         self.split = split
         self.records = 0

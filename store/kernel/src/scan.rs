@@ -8,10 +8,10 @@ pub mod filter;
 pub mod messages;
 pub mod range;
 pub mod sums;
-pub mod texts;
-pub mod units;
 #[cfg(test)]
 mod tests;
+pub mod texts;
+pub mod units;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;

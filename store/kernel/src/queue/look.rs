@@ -60,6 +60,11 @@ impl Look {
         })
     }
 
+    /// Leaves the pages in memory that were read so far: they will be read again soon.
+    pub fn keep(&mut self) {
+        self.brought.clear();
+    }
+
     /// Length of the file.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -122,7 +127,11 @@ impl Look {
         let last = used.div_ceil(UNIT as usize);
         let is_written = |unit: &&[u8]| Unit::decode(unit).size > 0;
         let units = bytes.chunks_exact(UNIT as usize).take(last);
-        let found = units.clone().rev().position(|unit| is_written(&unit)).map_or(0, |behind| last - behind);
+        let found = units
+            .clone()
+            .rev()
+            .position(|unit| is_written(&unit))
+            .map_or(0, |behind| last - behind);
         if found > 0 {
             return Ok(End {
                 written: low + found as u64,
@@ -142,7 +151,9 @@ impl Look {
         let bytes = self.units * UNIT;
         let (mut end, mut one_part) = (0, true);
         while end < bytes {
-            let Some(begin) = seek(&self.file, end, libc::SEEK_DATA)? else { break };
+            let Some(begin) = seek(&self.file, end, libc::SEEK_DATA)? else {
+                break;
+            };
             one_part &= begin == end;
             end = seek(&self.file, begin, libc::SEEK_HOLE)?.unwrap_or(bytes);
         }
@@ -155,7 +166,12 @@ impl Drop for Look {
         self.brought.sort_unstable();
         self.brought.dedup();
         for run in self.brought.chunk_by(|a, b| a + 1 == *b) {
-            advise(&self.file, run[0] * PAGE, run.len() as u64 * PAGE, libc::POSIX_FADV_DONTNEED);
+            advise(
+                &self.file,
+                run[0] * PAGE,
+                run.len() as u64 * PAGE,
+                libc::POSIX_FADV_DONTNEED,
+            );
         }
     }
 }
@@ -202,7 +218,12 @@ fn queue_ends(folder: &Path, below: i64) -> Outcome<(Vec<QueueEnd>, i64)> {
     for topic in folders(folder)? {
         let path = folder.join(&topic);
         for name in folders(&path)? {
-            let Some(queue) = name.bytes().all(|byte| byte.is_ascii_digit()).then(|| name.parse().ok()).flatten() else {
+            let Some(queue) = name
+                .bytes()
+                .all(|byte| byte.is_ascii_digit())
+                .then(|| name.parse().ok())
+                .flatten()
+            else {
                 continue;
             };
             match queue_end(&path.join(&name), topic.clone(), queue, below, &mut named_end) {
@@ -264,8 +285,13 @@ pub fn segments(folder: &Path) -> Outcome<(Vec<u64>, u64, bool)> {
     for entry in std::fs::read_dir(folder).at(folder)? {
         let entry = entry.at(folder)?;
         let name = entry.file_name();
-        let start = name.to_str().filter(|name| name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit()));
-        match (start.and_then(|name| name.parse::<u64>().ok()), std::fs::metadata(entry.path())) {
+        let start = name
+            .to_str()
+            .filter(|name| name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit()));
+        match (
+            start.and_then(|name| name.parse::<u64>().ok()),
+            std::fs::metadata(entry.path()),
+        ) {
             (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => {} // expired
             (Some(start), Ok(found)) if found.is_file() => files.push((start, found.len())),
             (Some(_), Err(error)) => return Err(error).at_path(|| entry.path()),
@@ -277,7 +303,11 @@ pub fn segments(folder: &Path) -> Outcome<(Vec<u64>, u64, bool)> {
     let lengths = files.iter().map(|file| file.1).filter(|&length| length > 0);
     let length = lengths.clone().rev().max_by_key(|&length| count(length)).unwrap_or(0);
     regular &= files.iter().all(|file| file.1 == length);
-    let starts: Vec<u64> = files.iter().filter(|file| file.1 == length && length > 0).map(|file| file.0).collect();
+    let starts: Vec<u64> = files
+        .iter()
+        .filter(|file| file.1 == length && length > 0)
+        .map(|file| file.0)
+        .collect();
     regular &= starts.windows(2).all(|pair| pair[0] + length == pair[1]);
     Ok((starts, length, regular))
 }

@@ -375,7 +375,6 @@ fn message_id(column: &mut Texts, store_host: &[u8], pos: u64) {
 /// Texts of the hosts seen so far: a log has few, and formatting one costs more than the rest of a row.
 #[derive(Default)]
 struct Hosts {
-    last: (Box<[u8]>, Box<str>),
     v4: FxHashMap<[u8; 8], Box<str>>,
     v6: FxHashMap<[u8; 20], Box<str>>,
 }

@@ -72,7 +72,7 @@ impl Scan {
     }
 
     /// What the remaining records require of their queues.
-    pub fn units(&mut self, repairable_from: u64, settled_ms: i64) -> Outcome<Units> {
+    pub fn units(&mut self, repairable_from: i64, settled_ms: i64) -> Outcome<Units> {
         let mut units = Units::new(repairable_from, settled_ms);
         self.pass(|_, record, pos| {
             units.add(record, pos);
@@ -216,22 +216,24 @@ impl MessageScan {
         &mut self,
         py: Python<'_>,
         folder: PathBuf,
-        repairable_from: u64,
+        repairable_from: i64,
         settled_ms: i64,
     ) -> PyResult<RequiredUnits> {
         let scan = &mut self.0;
         Ok(py.detach(|| -> Outcome<_> {
             let units = scan.units(repairable_from, settled_ms)?;
-            let queues = units.proven(&folder).map(|(topic, queue, required, proven)| QueueRecords {
-                topic,
-                queue,
-                records: required.records,
-                first_offset: required.first_offset,
-                last_offset: required.last_offset,
-                repairable_offset: required.repairable_offset,
-                in_order: required.in_order,
-                proven,
-            });
+            let queues = units
+                .proven(&folder)
+                .map(|(topic, queue, required, proven)| QueueRecords {
+                    topic,
+                    queue,
+                    records: required.records,
+                    first_offset: required.first_offset,
+                    last_offset: required.last_offset,
+                    repairable_offset: required.repairable_offset,
+                    in_order: required.in_order,
+                    proven,
+                });
             let queues = queues.collect();
             Ok(RequiredUnits {
                 queues,

@@ -47,7 +47,10 @@ impl Blobs {
 
     fn parts(&mut self) -> (OffsetBuffer<i32>, Buffer) {
         let room = Vec::with_capacity(self.bytes.len());
-        (self.ends.finish(), Buffer::from_vec(std::mem::replace(&mut self.bytes, room)))
+        (
+            self.ends.finish(),
+            Buffer::from_vec(std::mem::replace(&mut self.bytes, room)),
+        )
     }
 
     pub fn finish(&mut self) -> ArrayRef {
@@ -97,7 +100,11 @@ pub fn repeated(text: &str, rows: usize) -> ArrayRef {
     let mut ends = Ends(Vec::with_capacity(rows + 1));
     (0..=rows).for_each(|row| ends.push(row * text.len()));
     let ends = OffsetBuffer::new(ScalarBuffer::from(ends.0));
-    Arc::new(StringArray::new(ends, Buffer::from_vec(text.repeat(rows).into_bytes()), None))
+    Arc::new(StringArray::new(
+        ends,
+        Buffer::from_vec(text.repeat(rows).into_bytes()),
+        None,
+    ))
 }
 
 /// Texts of which an empty one is null.

@@ -34,7 +34,7 @@ pub struct Required {
 pub struct Units {
     topics: FxHashMap<Box<[u8]>, FxHashMap<i32, Required>>,
     /// Records from this position on, and those stored from this time on, may not have their units yet.
-    repairable_from: u64,
+    repairable_from: i64,
     settled_ms: i64,
     pub newest_ms: i64,
     /// Position of the first record that was stored at or after `settled_ms`.
@@ -44,7 +44,7 @@ pub struct Units {
 }
 
 impl Units {
-    pub fn new(repairable_from: u64, settled_ms: i64) -> Units {
+    pub fn new(repairable_from: i64, settled_ms: i64) -> Units {
         Units {
             topics: FxHashMap::default(),
             repairable_from,
@@ -74,13 +74,17 @@ impl Units {
         }
         let queues = self.topics.get_mut(topic).expect("just inserted");
         let required = queues.entry(record.queue_id()).or_default();
-        let repairable = pos >= self.repairable_from || unsettled;
+        let repairable = pos as i64 >= self.repairable_from || unsettled;
         required.add(record.queue_offset(), repairable);
         let tags = Known::find(record.properties()).tags;
         let unit = Unit {
             pos: pos as i64,
             size: record.size() as i32,
-            tags_code: if tags.is_empty() { 0 } else { i64::from(string_hash(tags)) },
+            tags_code: if tags.is_empty() {
+                0
+            } else {
+                i64::from(string_hash(tags))
+            },
         };
         required.units.extend_from_slice(&unit.encode());
     }
@@ -107,7 +111,11 @@ impl Units {
 impl Required {
     /// Counts a record, as `QueueOfLog.add` does.
     fn add(&mut self, offset: i64, repairable: bool) {
-        self.in_order = if self.records == 0 { true } else { self.in_order && offset == self.last_offset + 1 };
+        self.in_order = if self.records == 0 {
+            true
+        } else {
+            self.in_order && offset == self.last_offset + 1
+        };
         if self.records == 0 || offset <= self.last_offset {
             (self.records, self.first_offset, self.repairable_offset) = (0, offset, -1);
         }
@@ -136,7 +144,9 @@ fn has_units(queue: &Path, segment_bytes: u64, required: &Required) -> Option<bo
             return None;
         }
         let (wanted, rest) = units.split_at((count * UNIT) as usize);
-        if look.read(within, count).ok()? != wanted {
+        let found = look.read(within, count).ok()?;
+        look.keep(); // for the next range of the log
+        if found != wanted {
             return Some(false);
         }
         (units, offset) = (rest, offset + count);
