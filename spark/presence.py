@@ -8,7 +8,7 @@ task reads a store that is not mounted, its files are holes of the right length 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol
@@ -74,7 +74,7 @@ class Segments(SegmentFiles):
             bring(self.path(start))
         return super().buffer(start)
 
-    def units(self, start: int) -> QueueFile:
+    def units(self, start: int) -> closing[QueueFile]:
         bring(self.path(start))
         return super().units(start)
 

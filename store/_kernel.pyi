@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from mmap import mmap
 from os import PathLike
-from typing import NamedTuple, Self, type_check_only
+from typing import NamedTuple, type_check_only
 
 # Named tuples that only the kernel creates: read them by name. A call once per message or pull returns a plain tuple,
 # which costs less.
@@ -737,7 +737,7 @@ class QueueFile:
     """Units of one file of a ConsumeQueue, read without a map. Pages that were not in memory before are dropped when it
     is closed, so the page cache of a broker stays as it was.
 
-    A context manager. OSError. Bytes that the disk cannot read, and bytes behind the end of the file, count as zeros.
+    OSError. Bytes that the disk cannot read, and bytes behind the end of the file, count as zeros.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None: ...
@@ -757,9 +757,6 @@ class QueueFile:
 
     def close(self) -> None:
         """Closes the file. A second call does nothing."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *error: object) -> None: ...
 
 class QueueEnd(NamedTuple):
     """Where a ConsumeQueue ends, as `queue_ends` finds it."""

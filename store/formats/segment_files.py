@@ -11,6 +11,7 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -133,9 +134,9 @@ class SegmentFiles:
             self._maps[start] = mapped
         return mapped
 
-    def units(self, start: int) -> QueueFile:
-        """Opens a file of a ConsumeQueue, to read units of it without a map. OSError."""
-        return QueueFile(self.path(start))
+    def units(self, start: int) -> closing[QueueFile]:
+        """Opens a file of a ConsumeQueue, to read units of it without a map. A context manager. OSError."""
+        return closing(QueueFile(self.path(start)))
 
     def read(self, pos: int, size: int) -> bytes | None:
         """Bytes [pos, pos + size); None unless one segment has them all."""

@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def write_file(folder: Path, units: bytes, *, start: int = 0, dense: bool = Fals
 @pytest.mark.parametrize("count", [0, 1, 204, 205, 409, 410, 1024, 4999, FILE_UNITS])
 def test_the_last_unit_is_found(tmp_path: Path, count: int, code: int, dense: bool) -> None:
     path = write_file(tmp_path, units_of(count, code), dense=dense)
-    with QueueFile(path) as units:
+    with closing(QueueFile(path)) as units:
         assert units.written == count
         assert units.regular or dense
         if count:
@@ -60,14 +61,14 @@ def test_a_hole_before_the_last_unit_is_seen(tmp_path: Path) -> None:
         file.seek(1000 * UNIT.size)
         file.write(UNIT.pack(5, 50, 0))
     assert len(list(data_ranges(path, 0))) == 2, "the file system of this test reports holes"
-    with QueueFile(path) as units:
+    with closing(QueueFile(path)) as units:
         assert units.written == 1001 and not units.regular
         assert units.unit(500) == (0, 0, 0)
 
 
 def test_what_is_no_unit_behind_the_last_one_is_seen(tmp_path: Path) -> None:
     path = write_file(tmp_path, units_of(10) + UNIT.pack(77, -1, 0))
-    with QueueFile(path) as units:
+    with closing(QueueFile(path)) as units:
         assert units.written == 10 and not units.regular
 
 
@@ -79,7 +80,7 @@ def test_any_block_of_zeros_ends_with_a_unit_before_one_that_is_not_written(
     folder = tmp_path_factory.mktemp("file")
     units = b"".join(bytes(100 * UNIT.size) if piece == 0 else units_of(piece * 30) for piece in pieces)
     path = write_file(folder, units[: FILE_UNITS * UNIT.size], dense=dense)
-    with QueueFile(path) as found:
+    with closing(QueueFile(path)) as found:
         end = found.written
         assert end == 0 or found.unit(end - 1)[1] > 0
         assert end == FILE_UNITS or found.unit(end)[1] <= 0

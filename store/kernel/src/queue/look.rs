@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::PyBytes;
 
 use super::unit::{Unit, UNIT};
 use crate::fault::{At, Fault, Outcome};
@@ -393,15 +393,6 @@ impl QueueFile {
     /// Closes the file, and drops the pages that it brought into memory.
     fn close(&mut self) {
         self.look = None;
-    }
-
-    fn __enter__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
-        slf
-    }
-
-    #[pyo3(signature = (*_error))]
-    fn __exit__(&mut self, _error: &Bound<'_, PyTuple>) {
-        self.close();
     }
 }
 
