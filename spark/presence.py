@@ -8,11 +8,12 @@ task reads a store that is not mounted, its files are holes of the right length 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol
 
+from tallystick.store._kernel import QueueFile
 from tallystick.store.formats.mapped import ReadMap
 from tallystick.store.formats.segment_files import SegmentFiles
 
@@ -72,6 +73,10 @@ class Segments(SegmentFiles):
         if start in self.starts:
             bring(self.path(start))
         return super().buffer(start)
+
+    def units(self, start: int) -> closing[QueueFile]:
+        bring(self.path(start))
+        return super().units(start)
 
     def read(self, pos: int, size: int) -> bytes | None:
         """Returns bytes [pos, pos + size). None: no single segment has all of them, or the segment has expired."""

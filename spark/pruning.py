@@ -146,7 +146,7 @@ class _Pruner:
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
         self._root = Path(volume.root)
-        self._boundaries = Boundaries(self._root)
+        self._boundaries = Boundaries(self._root, volume.fullest)
         self._logs = Logs(self._root)
 
     def __enter__(self) -> _Pruner:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tallystick.spark.presence import Segments, bring
 from tallystick.spark.splits import Split
-from tallystick.store._kernel import MessageScan
+from tallystick.store._kernel import MessageScan, RequiredUnits
 
 CONTENT_BYTES = 64 << 20
 """Largest decompressed body, without the option `maxContentBytes`."""
@@ -103,9 +103,9 @@ class Sums:
 class SplitScan:
     """The batches of one split, or their sums. It can be read once.
 
-    `records` (of the filter or not), `damaged` and `damage` grow while it is read. `check_crc`: checks every body, of
-    the filter or not. `unread` and `unread_places`: rows whose body cannot be decompressed, if the columns ask for the
-    content. OSError; DamageError: the file is too short.
+    `records` (of the filter or not), `bytes_read`, `damaged` and `damage` grow while it is read. `check_crc`: checks
+    every body, of the filter or not. `unread` and `unread_places`: rows whose body cannot be decompressed, if the
+    columns ask for the content. OSError; DamageError: the file is too short.
     """
 
     def __init__(
@@ -117,11 +117,12 @@ class SplitScan:
         check_crc: bool = False,
         fail_fast: bool = False,
         max_rows: int = 1 << 16,
-        max_bytes: int = 1 << 24,
+        max_bytes: int = 1 << 22,
         max_content_bytes: int = CONTENT_BYTES,
     ) -> None:
         self.split = split
         self.records = 0
+        self.bytes_read = 0
         self.damaged = 0
         self.damage: list[Damage] = []
         self._columns = list(columns)
@@ -149,6 +150,15 @@ class SplitScan:
         tables = scan.sums()
         self._passed(scan)
         return Sums(*(table_of(each) for each in tables))
+
+    def units(self, folder: Path, repairable_from: int, settled_ms: int) -> RequiredUnits | None:
+        """Compares its records with the ConsumeQueues in `folder`. None: the file has expired or is missing, and is in
+        `damage`."""
+        if (scan := self._opened()) is None:
+            return None
+        units = scan.units(folder, repairable_from=repairable_from, settled_ms=settled_ms)
+        self._passed(scan)
+        return units
 
     def _opened(self) -> MessageScan | None:
         """Opens the split. None: the file has expired or is missing, and is now in `damage`."""
@@ -182,7 +192,7 @@ class SplitScan:
             return None
 
     def _passed(self, scan: MessageScan) -> None:
-        self.records = scan.records
+        self.records, self.bytes_read = scan.records, scan.bytes_read
         if scan.damaged > self.damaged:
             self._met(scan.damage[len(self.damage) :], scan.damaged)
         if scan.unread > self.unread:

@@ -9,25 +9,19 @@ reported as damage. So no message is read twice or silently left out.
 
 from __future__ import annotations
 
-import bisect
-import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from tallystick.spark.presence import Segments
-from tallystick.spark.volume import LogFile, Logs, Volume
+from tallystick.spark.volume import LogFile, Logs, Queue, Volume, ends_of_queues, fullest_queues
 from tallystick.store.formats.log_walk import StepKind, step_at
-from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE, UNIT, units_written
+from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE
 from tallystick.store.formats.segment_files import SegmentFiles
-from tallystick.store.verify.queues import queue_folders
 
 SPLIT_BYTES = 128 << 20
 _MOST_SPLITS_A_TASK = 4096
-_MAX_QUEUES = 256
-"""Number of queues to search for a boundary: a record in one of the fullest queues is near enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +67,7 @@ def plan(
 
 def splits_of(volume: Volume, ranges: Iterable[tuple[int, int]], split_bytes: int) -> list[Split]:
     """Cuts ranges [begin, end) into splits of about that many bytes, each in one file. OSError."""
-    with Boundaries(Path(volume.root)) as boundaries:
+    with Boundaries(Path(volume.root), volume.fullest) as boundaries:
         return [
             Split(volume.source, file.path, file.start, file.end, low, high, file.entry_header_bytes, file.missing)
             for begin, end in ranges
@@ -113,12 +107,16 @@ def _stretches(
 
 
 class Boundaries:
-    """Finds record boundaries with the ConsumeQueues of the store in `root`. A context manager."""
+    """Finds record boundaries with the ConsumeQueues of the store in `root`. A context manager.
 
-    def __init__(self, root: Path) -> None:
+    `fullest`: the queues to search, `volume.fullest_queues`; empty: they are not known yet.
+    """
+
+    def __init__(self, root: Path, fullest: Sequence[Queue] = ()) -> None:
         self._stack = ExitStack()
         self._logs = self._stack.enter_context(Logs(root))
         self._root = root
+        self._fullest_queues = fullest
         self._queues: list[SegmentFiles] | None = None
 
     def __enter__(self) -> Boundaries:
@@ -141,22 +139,18 @@ class Boundaries:
 
     def _fullest(self) -> Sequence[SegmentFiles]:
         if self._queues is None:
-            every = [Segments(folder) for _, _, folder in queue_folders(self._root)]
-            every.sort(key=lambda files: files.end - files.first, reverse=True)
-            self._queues = [self._stack.enter_context(files) for files in every[:_MAX_QUEUES] if files.starts]
+            fullest = self._fullest_queues or fullest_queues(ends_of_queues(self._root)[0])
+            folders = (self._root / "consumequeue" / topic / str(queue) for topic, queue in fullest)
+            self._queues = [self._stack.enter_context(Segments(folder)) for folder in folders]
         return self._queues
 
 
 def _first_unit(files: SegmentFiles, pos: int) -> int:
     """Returns the position of the first record at or behind `pos` in the queue; -1: it has no such record."""
     for start in files.starts:
-        data = files.buffer(start)
-        count = units_written(data)
-        if count and UNIT.unpack_from(data, (count - 1) * UNIT.size)[0] >= pos:
-            return _named(data, bisect.bisect_left(range(count), pos, key=partial(_named, data)))
+        with files.units(start) as units:
+            number = units.first_at(pos)
+            if number < units.written:
+                found, size, _ = units.unit(number)
+                return -1 if size == BLANK_UNIT_SIZE else found
     return -1
-
-
-def _named(data: mmap.mmap, number: int) -> int:
-    pos, size, _ = UNIT.unpack_from(data, number * UNIT.size)
-    return -1 if size == BLANK_UNIT_SIZE else int(pos)

@@ -11,14 +11,16 @@ If retention deletes messages before they are read, the query fails; with `failO
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from tallystick.spark.follow import FollowedVolume
 from tallystick.spark.options import OptionError, ReadOptions
-from tallystick.spark.places import opened
+from tallystick.spark.places import is_remote, opened
 from tallystick.spark.source import SplitPartition, partitions_of, read_partition, requested_schema
 from tallystick.spark.splits import Split, plan
 from tallystick.spark.versions import (
@@ -28,7 +30,7 @@ from tallystick.spark.versions import (
     ReadMaxBytes,
     SupportsTriggerAvailableNow,
 )
-from tallystick.spark.volume import Volume
+from tallystick.spark.volume import Source, Volume
 
 Offset = dict[str, int]
 
@@ -47,11 +49,12 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.max_bytes_per_trigger is not None and not HAS_READ_LIMITS:
             raise OptionError("maxBytesPerTrigger", "requires Spark 4.2 or later")
         self._stop_at: Offset | None = None
+        self._followed: dict[tuple[str, str], FollowedVolume] = {}
         self.schema = requested_schema(schema, options)
         self.options = options.reading(self.schema.names)
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        volumes = self.options.volumes()
+        volumes = self._volumes()
         return {volume.source: volume.bound if self.options.start_at_latest else volume.begin for volume in volumes}
 
     def latestOffset(self, start: Offset | None = None, limit: Any = None) -> Offset:  # noqa: N802
@@ -61,7 +64,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         latest = dict(start)
         for source in self.options.sources():
-            with opened(source, with_queues=most is not None) as volume:
+            with self._present(source, with_queues=most is not None) as volume:
                 done = start.get(volume.source, 0)
                 end = _end_within(volume, max(start.get(volume.source, volume.begin), volume.begin), most)
             if self._stop_at is not None:
@@ -78,16 +81,18 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxBytes(most)
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        return {volume.source: volume.bound for volume in self.options.volumes()}
+        return {volume.source: volume.bound for volume in self._volumes()}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         splits: list[Split] = []
         lost: Offset = {}
         sources = self.options.sources()
         for source in sources:
-            with opened(source) as volume:
+            stop = end.get(source.source)
+            if stop is None:  # it was added later
+                continue
+            with self._below(source, stop) as volume:
                 begin = start.get(volume.source, volume.begin)
-                stop = end.get(volume.source, begin)
                 if begin < min(volume.begin, stop):
                     lost[volume.source] = min(volume.begin, stop) - begin
                 # The bound may be higher than when `stop` was determined; all files below `stop` exist.
@@ -95,6 +100,36 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if lost and self.options.fail_on_data_loss:
             raise DataLossError(lost)
         return partitions_of(splits, sources, self.options)
+
+    def _volumes(self) -> Iterator[Volume]:
+        """Yields the stores in their present state."""
+        for source in self.options.sources():
+            with self._present(source) as volume:
+                yield volume
+
+    @contextmanager
+    def _present(self, source: Source, *, with_queues: bool = False) -> Iterator[Volume]:
+        """The store in its present state; see `places.opened`."""
+        if is_remote(source.root):
+            with opened(source, with_queues=with_queues) as volume:
+                yield volume
+        else:
+            yield self._follow(source).now()
+
+    @contextmanager
+    def _below(self, source: Source, end: int) -> Iterator[Volume]:
+        """The store below a bound that was returned before."""
+        if is_remote(source.root):
+            with opened(source) as volume:
+                yield volume
+        else:
+            yield self._follow(source).until(end)
+
+    def _follow(self, source: Source) -> FollowedVolume:
+        found = self._followed.get((source.source, source.root))
+        if found is None:
+            found = self._followed[source.source, source.root] = FollowedVolume(source)
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SplitPartition), "partitions() gives no others"

@@ -19,22 +19,21 @@ records in them (`lost_end`).
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from tallystick.spark.access import NO_ACCESS, Access
-from tallystick.spark.presence import Segments
+from tallystick.spark.presence import Segments, bring_folder
 from tallystick.store import _kernel
+from tallystick.store._kernel import QueueEnd
 from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES
 from tallystick.store.formats.log_walk import resync, step_at
-from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE, UNIT, units_written
 from tallystick.store.formats.record import Record
 from tallystick.store.formats.segment_files import SegmentFiles, segment_name, segment_start
 from tallystick.store.verify.dump import committed_end
-from tallystick.store.verify.queues import queue_folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,9 @@ class Source:
 MISSING = "the file is missing"
 """The reason for a range of the log that no file has."""
 _MOST_LOST_FILES = 8
+_MOST_FULLEST = 256
+Queue = tuple[str, int]
+"""Topic and queue id."""
 
 
 class VolumeError(Exception):
@@ -83,6 +85,7 @@ class Volume:
     `named_end`: the greatest end of a record that a queue names, sound or not; -1: none, or it was not determined.
     `lost_end`: the end of the records that were in newer files, which are missing or empty; else the bound.
     `queues_end`: the end of the last sound record that a queue knows; None: none, or it was not determined.
+    `fullest`: the queues with the most units, see `fullest_queues`; empty: none, or they were not determined.
     """
 
     source: str
@@ -93,6 +96,7 @@ class Volume:
     named_end: int = -1
     lost_end: int = 0
     queues_end: int | None = None
+    fullest: tuple[Queue, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -110,17 +114,21 @@ def open_volume(root: Path, source: str | None = None, committed: int | None = N
     `committed`: the bound that the broker gave; None: the files determine it. VolumeError, OSError.
     """
     with Logs(root) as logs:
-        files = tuple(_files(logs))
+        files = tuple(files_of(logs))
         begin = files[0].start if files else 0
         end = logs.tail[0].end if files else 0
         bound = max(begin, min(logs.bound() if committed is None else committed, end))
-        named_end, queues_end = logs.named_end, logs.queues_end
+        named_end, queues_end, fullest = logs.named_end, logs.queues_end, logs.fullest
     lost_end = _lost_end(root, files, bound, named_end)
     files = _with_lost(files, lost_end) if lost_end > bound else files
-    return Volume(source or str(root), str(root), files, begin, bound, named_end, lost_end, queues_end)
+    return Volume(source or str(root), str(root), files, begin, bound, named_end, lost_end, queues_end, fullest)
 
 
-def _files(logs: Logs) -> Iterator[LogFile]:
+def files_of(logs: Logs) -> Iterator[LogFile]:
+    """Yields the files of the log in their order, and a file without bytes for each range that is missing.
+
+    VolumeError: two files overlap; OSError.
+    """
     expected = None
     for log, header in logs.parts:
         for start, size in sorted(_present(log)):
@@ -195,6 +203,8 @@ class Logs:
         """The greatest end of a record that a queue names, sound or not; -1: none. `bound` determines it."""
         self.queues_end: int | None = None
         """The end of the last sound record that a queue knows; None: no queue knows one. `bound` determines it."""
+        self.fullest: tuple[Queue, ...] = ()
+        """See `fullest_queues`. `bound` determines it."""
 
     def __enter__(self) -> Logs:
         return self
@@ -235,19 +245,10 @@ class Logs:
 
     def known_to_queues(self) -> int | None:
         """Returns the end of the last record that a ConsumeQueue knows; None: no queue knows a sound one."""
-        last = []
-        log_end = self.tail[0].end
-        for topic, queue, folder in queue_folders(self.root):
-            with Segments(folder) as files:
-                unit = last_unit(files)
-                if unit is not None:
-                    self.named_end = max(self.named_end, sum(unit))
-                    if sum(unit) > log_end:  # newer files of the log are lost, or the unit is damaged
-                        unit = _last_unit_below(files, log_end)
-            if unit is not None:
-                last.append((unit[0] + unit[1], unit[0], unit[1], topic, queue))
-        for _, pos, size, topic, queue in sorted(last, reverse=True):
-            end = self.sound_record_end(pos, size, topic, queue)
+        ends, self.named_end = ends_of_queues(self.root, self.tail[0].end)
+        self.fullest = fullest_queues(ends)
+        for each in sorted(ends, key=lambda each: each.pos + each.size, reverse=True):
+            end = self.sound_record_end(each.pos, each.size, each.topic, each.queue)
             if end is not None:
                 return end
         return None
@@ -266,30 +267,21 @@ class Logs:
         return end
 
 
+def ends_of_queues(root: Path, below: int = (1 << 63) - 1) -> tuple[list[QueueEnd], int]:
+    """`_kernel.queue_ends` of a store, after its queues are fetched. OSError."""
+    folder = root / "consumequeue"
+    bring_folder(folder)
+    return _kernel.queue_ends(folder, below)
+
+
+def fullest_queues(ends: Iterable[QueueEnd]) -> tuple[Queue, ...]:
+    """Returns the queues with the most units, in which boundaries of records are searched: a record in one of these is
+    near enough to any position."""
+    by_units = heapq.nlargest(_MOST_FULLEST, ends, key=lambda each: each.end - each.first)
+    return tuple((each.topic, each.queue) for each in by_units if each.end > each.first)
+
+
 def _walk(log: SegmentFiles, pos: int) -> int:
     if log.start_of(pos) is None:
         return pos
     return _kernel.scan(str(log.folder), log.segment_bytes, pos, True).end
-
-
-def last_unit(files: SegmentFiles) -> tuple[int, int] | None:
-    """Returns (pos, size) of the newest unit; None: the queue is empty."""
-    for start in reversed(files.starts):
-        data = files.buffer(start)
-        count = units_written(data)
-        if count:
-            pos, size, _ = UNIT.unpack_from(data, (count - 1) * UNIT.size)
-            return None if size == BLANK_UNIT_SIZE and pos == 0 else (pos, size)
-    return None
-
-
-def _last_unit_below(files: SegmentFiles, end: int) -> tuple[int, int] | None:
-    """Returns (pos, size) of the newest unit that names a record before `end`; None: the queue has none."""
-    for start in reversed(files.starts):
-        data = files.buffer(start)
-        positions = range(units_written(data))
-        number = bisect.bisect_left(positions, end, key=lambda each: UNIT.unpack_from(data, each * UNIT.size)[0])
-        if number:
-            pos, size, _ = UNIT.unpack_from(data, (number - 1) * UNIT.size)
-            return None if size == BLANK_UNIT_SIZE and pos == 0 else (pos, size)
-    return None

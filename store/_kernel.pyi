@@ -617,6 +617,32 @@ class RunResult:
     misplaced: int
     """Entries whose record has another queue offset than the entry's place (a queue with a gap)."""
 
+class QueueRecords(NamedTuple):
+    """The records of one queue in a range of the log that must have a unit: see `QueueOfLog`."""
+
+    topic: str
+    queue: int
+    records: int
+    first_offset: int
+    last_offset: int
+    repairable_offset: int
+    in_order: bool
+    """The records follow each other by queue offset."""
+    proven: bool
+    """They are in order, and the queue's files have exactly the units that they require. Delayed messages and units
+    with an extension are not proven."""
+
+class RequiredUnits(NamedTuple):
+    """What the records of a range of the log require of their queues."""
+
+    queues: list[QueueRecords]
+    newest_ms: int
+    """The greatest store time."""
+    unsettled: int | None
+    """Position of the first record that was stored at or after `settled_ms`."""
+    committed: list[tuple[int, int]]
+    """Committed records of transactions: position, and position of the half message."""
+
 class MessageScan:
     """Reads the messages in [begin, end) of one log file as Arrow batches; the file may belong to a live store.
 
@@ -653,6 +679,12 @@ class MessageScan:
     def next_batch(self) -> tuple[object, object] | None:
         """The capsules of Arrow's C data interface (schema, array), without the GIL; None: no more rows."""
 
+    def units(self, folder: str | PathLike[str], *, repairable_from: int = ..., settled_ms: int = ...) -> RequiredUnits:
+        """Compares the remaining records with the units in `folder` (consumequeue). Without the GIL.
+
+        The next start dispatches records from `repairable_from` on again, and those stored from `settled_ms` on.
+        """
+
     def sums(self) -> list[tuple[object, object]]:
         """The sums of all remaining records, as capsules of three tables, without the GIL; ignores `columns`.
 
@@ -664,6 +696,10 @@ class MessageScan:
     @property
     def pos(self) -> int:
         """The position in the log up to which everything was reported."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read from the file so far."""
 
     @property
     def records(self) -> int:
@@ -717,6 +753,57 @@ class IndexChains:
 def read_ahead_queues(folder: str | PathLike[str], topics: list[bytes]) -> bool:
     """Reads what a start reads of the queues of these topics in `folder` (consumequeue), without the GIL. Returns
     whether the disk was read. Ignores read errors."""
+
+class QueueFile:
+    """Units of one file of a ConsumeQueue, read without a map. Pages that were not in memory before are dropped when it
+    is closed, so the page cache of a broker stays as it was.
+
+    OSError. Bytes that the disk cannot read, and bytes behind the end of the file, count as zeros.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None: ...
+    written: int
+    """Number of units up to the last one that was written: one whose size is above 0."""
+    regular: bool
+    """No hole is before the last unit, and only zeros are behind it. False also if the file system cannot tell."""
+
+    def unit(self, number: int) -> tuple[int, int, int]:
+        """Position, size and tags code of a unit. IndexError: the file does not have so many."""
+
+    def read(self, first: int, count: int) -> bytes:
+        """The bytes of `count` units from `first` on. IndexError: the file does not have so many."""
+
+    def first_at(self, pos: int) -> int:
+        """Number of the first unit whose position is `pos` or greater, by a binary search; `written`: there is none."""
+
+    def close(self) -> None:
+        """Closes the file. A second call does nothing."""
+
+class QueueEnd(NamedTuple):
+    """Where a ConsumeQueue ends, as `queue_ends` finds it."""
+
+    topic: str
+    queue: int
+    first: int
+    """Queue offset with which its first file begins."""
+    end: int
+    """Queue offset behind its last unit."""
+    segment_bytes: int
+    """The length that most of its files have; 0: it has no file."""
+    pos: int
+    """Position and size of the record that its last unit names; -1 and 0: it has no unit, or a blank one."""
+    size: int
+    regular: bool
+    """Its folder has nothing but files of one length without a gap, only the last of them is not full, no hole is
+    before the last unit, and only zeros are behind it. False also if the file system cannot tell."""
+
+def queue_ends(folder: str | PathLike[str], below: int = ...) -> tuple[list[QueueEnd], int]:
+    """The queues in `folder` (consumequeue), and the greatest end of a record that a last unit names (-1: none).
+
+    `below`: in place of a last unit that names bytes behind this position, the newest one before it is returned. It
+    reads a page of each queue, leaves the page cache as it was, and skips what is removed meanwhile. Without the GIL.
+    OSError.
+    """
 
 class ScanResult:
     """The result of `scan`: sound records from its start up to `end`."""

@@ -45,7 +45,7 @@ from tallystick.spark.jobs.report import MOST_ROWS, bars, html_table, page, tabl
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.planning import PlanTask, broker_bound, plan_source, plan_tasks
 from tallystick.spark.runner import Runner
-from tallystick.spark.scan import EXPIRED, SplitScan, Wanted, has_expired
+from tallystick.spark.scan import EXPIRED, SplitScan, has_expired
 from tallystick.spark.splits import Split, plan
 from tallystick.spark.volume import Volume, VolumeError
 from tallystick.store import clock
@@ -277,19 +277,16 @@ def audit_split(task: SplitTask) -> SplitAudit:
     """The checks of one range of the log, and of the units of its records."""
     split, store = task.split, task.store
     found = SplitAudit(split.source, bytes=split.bytes)
-    with QueueAudit(store.root, split.source, store.settled_ms, found.findings, store.repairable_from) as queues:
-        scan = SplitScan(split, QueueAudit.COLUMNS, check_crc=True)
-        for batch in scan:
-            times = batch.column("store_timestamp_ms").to_pylist()
-            found.newest_ms = max(found.newest_ms, *times)
-            recent = [number for number, ms in enumerate(times) if ms >= store.settled_ms]
-            if recent:
-                found.settled_end = min(found.settled_end, batch.column("physical_offset")[recent[0]].as_py())
-            queues.check(batch)
-        for batch in SplitScan(split, QueueAudit.DELAYED, Wanted(topics=(SCHEDULE_TOPIC,))):
-            queues.check_deliveries(batch)
-        found.records, found.queues, found.delays = scan.records, queues.queues, queues.delays
-        found.suspects, found.seen = queues.suspects, queues.differences
+    scan = SplitScan(split, (), check_crc=True)
+    units = scan.units(Path(store.root) / "consumequeue", store.repairable_from, store.settled_ms)
+    if units is not None:
+        found.newest_ms = units.newest_ms
+        found.settled_end = _NOWHERE if units.unsettled is None else units.unsettled
+        with QueueAudit(store.root, split.source, store.settled_ms, found.findings) as queues:
+            queues.check_all(split, units)
+            found.queues, found.delays = queues.queues, queues.delays
+            found.suspects, found.seen = queues.suspects, queues.differences
+    found.records = scan.records
     if split.file_end - split.file_start < store.segment_bytes:
         found.suspects |= found.queues.keys()  # a broker does not serve what is left of a short file
     if has_expired(split):  # also if only its queues' files were removed already: they are removed after the log's

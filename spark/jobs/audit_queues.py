@@ -1,15 +1,16 @@
 """Compares records with the units of their ConsumeQueues, and with the records to which they refer.
 
-This is the fast pass: it proves that queues are sound. The expected units of a batch's records of one queue are
-compared as bytes; only where those differ are units compared one by one. What it cannot prove is judged by the code of
+This is the fast pass: it proves that queues are sound. The kernel compares all units that the records of a range
+require, and most queues are proven then. The records of the other queues are read again: units with an extension, of
+delayed messages, and those that differ are compared here. What is not proven then either is judged by the code of
 `tally store verify`, in the same words (`audit_judge.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,51 +18,49 @@ import pyarrow.compute as pc
 
 from tallystick.spark.jobs.findings import Difference, Findings
 from tallystick.spark.presence import Segments
-from tallystick.spark.volume import Logs, Volume
+from tallystick.spark.scan import SplitScan, Wanted
+from tallystick.spark.splits import Split
+from tallystick.spark.volume import Logs, Volume, ends_of_queues
 from tallystick.store import _kernel
+from tallystick.store._kernel import QueueEnd, QueueFile, RequiredUnits
 from tallystick.store.formats.derive import SCHEDULE_TOPIC
 from tallystick.store.formats.log_walk import step_at
-from tallystick.store.formats.mapped import ReadMap
 from tallystick.store.formats.message import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
-from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE, MAX_EXT_ADDRESS, UNIT, units_written
-from tallystick.store.formats.segment_files import SegmentFiles, data_ranges
-from tallystick.store.verify.queues import EXT_UNIT, QueueOfLog, queue_folders
+from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE, MAX_EXT_ADDRESS, UNIT
+from tallystick.store.formats.segment_files import SegmentFiles, has_data
+from tallystick.store.verify.queues import EXT_UNIT, QueueOfLog
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 _EMPTY = bytes(UNIT.size)
+_MOST_OPEN = 256
+"""Queues whose files are open at the same time: each map takes a descriptor."""
+_MOST_TOPICS = 16
+"""With more topics, a filter on them costs more than the other records."""
 Queue = tuple[str, int]
 Delays = dict[tuple[int, int], Counter[int]]
 """Number of units by their delay in ms, by level and queue id of the schedule topic."""
 
 
 class QueueAudit:
-    """Checks batches of one store, in the log's order. A context manager.
+    """Checks ranges of one store, in the log's order. A context manager.
 
-    `settled_ms`: records stored from then on may not have their units yet; `repairable_from`: the next start dispatches
-    the records from this position on again. `differences`: the wrong units that it saw, by queue; they are judged once
-    more. `suspects`: the queues that it could not prove to be sound.
+    `settled_ms`: records stored from then on may not have their units yet. `differences`: the wrong units that it saw,
+    by queue; they are judged once more. `suspects`: the queues that it could not prove to be sound.
     """
 
     DELAYED = ("queue_id", "queue_offset", "physical_offset", "store_timestamp_ms", "tags", "properties")
-    COLUMNS = (
-        *("topic", "queue_id", "queue_offset", "physical_offset", "size", "sys_flag", "tags", "store_timestamp_ms"),
-        "prepared_transaction_offset",
-    )
+    COLUMNS = ("topic", "queue_id", "queue_offset", "physical_offset", "size", "sys_flag", "tags", "store_timestamp_ms")
 
-    def __init__(
-        self, root: str, source: str, settled_ms: int, findings: Findings, repairable_from: int = 1 << 62
-    ) -> None:
+    def __init__(self, root: str, source: str, settled_ms: int, findings: Findings) -> None:
         self.root = Path(root)
         self.source = source
         self.settled_ms = settled_ms
         self.findings = findings
-        self.repairable_from = repairable_from
         self.queues: dict[Queue, QueueOfLog] = {}
         self.suspects: set[Queue] = set()
         self.differences: dict[Queue, Findings] = {}
         self.delays: Delays = {}
-        self._stack = ExitStack()
-        self._logs = self._stack.enter_context(Logs(self.root))
+        self._logs = Logs(self.root)
         self._files: dict[tuple[str, int], Segments] = {}
         self._codes: dict[str | None, int] = {None: 0}
 
@@ -69,25 +68,49 @@ class QueueAudit:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        self._logs.__exit__()
+        for files in self._files.values():
+            files.close()
 
-    def check(self, batch: pa.RecordBatch) -> None:
+    def check_all(self, split: Split, units: RequiredUnits) -> None:
+        """Checks the records of a range. `units`: what the kernel found about them."""
+        unproven = set()
+        for each in units.queues:
+            key = each.topic, each.queue
+            self.queues[key] = QueueOfLog(each.records, each.first_offset, each.last_offset, each.repairable_offset)
+            if not each.in_order:
+                self.suspects.add(key)  # a unit may have lost its record
+            if not each.proven:
+                unproven.add(key)
+        self._outcomes(units.committed)
+        topics = sorted({topic for topic, _ in unproven})
+        if topics:
+            wanted = Wanted(topics=tuple(topics)) if len(topics) <= _MOST_TOPICS else Wanted()
+            for batch in SplitScan(split, self.COLUMNS, wanted, check_crc=True):
+                self._check_batch(batch, unproven)
+        if SCHEDULE_TOPIC in topics:
+            for batch in SplitScan(split, self.DELAYED, Wanted(topics=(SCHEDULE_TOPIC,))):
+                self.check_deliveries(batch)
+
+    def _check_batch(self, batch: pa.RecordBatch, queues: Collection[Queue]) -> None:
         kind = pc.bit_wise_and(batch.column("sys_flag"), TRANSACTION_MASK)
         queued = pc.or_(pc.equal(kind, TRANSACTION_NONE), pc.equal(kind, TRANSACTION_COMMIT))
-        table = pa.Table.from_batches([batch])
-        self._outcomes(table.filter(pc.equal(kind, TRANSACTION_COMMIT)))
-        table = table.filter(queued)
-        keys = table.group_by(["topic", "queue_id"], use_threads=False).aggregate([])
-        for topic, queue in zip(keys["topic"].to_pylist(), keys["queue_id"].to_pylist(), strict=True):
-            mask = pc.and_(pc.equal(table["topic"], topic), pc.equal(table["queue_id"], queue))
-            self._check_queue(topic, queue, table.filter(mask))
+        table = pa.Table.from_batches([batch]).filter(queued)
+        # The sort is stable, so the records of a queue keep their order.
+        table = table.take(pc.sort_indices(table, sort_keys=[("topic", "ascending"), ("queue_id", "ascending")]))
+        keys = zip(table["topic"].to_pylist(), table["queue_id"].to_pylist(), strict=True)
+        begin = 0
+        for key, rows in groupby(keys):
+            count = sum(1 for _ in rows)
+            if key in queues:
+                self._check_queue(*key, table.slice(begin, count))
+            begin += count
 
     def _check_queue(self, topic: str, queue: int, rows: pa.Table) -> None:
         offsets = rows["queue_offset"].to_pylist()
         positions, sizes = rows["physical_offset"].to_pylist(), rows["size"].to_pylist()
         times = rows["store_timestamp_ms"].to_pylist()
         in_order = offsets == list(range(offsets[0], offsets[0] + len(offsets)))
-        self._count(topic, queue, offsets, positions, times, in_order)
         codes = self._codes_of(topic, rows)
         wanted = [UNIT.pack(*unit) for unit in zip(positions, sizes, codes, strict=True)]
         files = self._open(topic, queue)
@@ -95,30 +118,10 @@ class QueueAudit:
             there = files.read(offsets[0] * UNIT.size, len(offsets) * UNIT.size)
             if there == b"".join(wanted):
                 return
-        else:
-            self.suspects.add((topic, queue))  # a unit may have lost its record
         for number, offset in enumerate(offsets):
             there = files.read(offset * UNIT.size, UNIT.size)
             if there != wanted[number]:
                 self._differs(topic, queue, files, offset, wanted[number], times[number])
-
-    def _count(
-        self, topic: str, queue: int, offsets: list[int], positions: list[int], times: list[int], in_order: bool
-    ) -> None:
-        """Counts the records, as `QueueOfLog.add` does one by one."""
-        repairable = [
-            pos >= self.repairable_from or time >= self.settled_ms for pos, time in zip(positions, times, strict=True)
-        ]
-        if in_order:
-            first = offsets[repairable.index(True)] if any(repairable) else -1
-            found = QueueOfLog(len(offsets), offsets[0], offsets[-1], first)
-        else:
-            found = QueueOfLog()
-            for offset, is_repairable in zip(offsets, repairable, strict=True):
-                one = QueueOfLog(1, offset, offset, offset if is_repairable else -1)
-                found = found.joined(one)
-        known = self.queues.get((topic, queue))
-        self.queues[topic, queue] = found if known is None else known.joined(found)
 
     def _differs(self, topic: str, queue: int, files: Segments, offset: int, wanted: bytes, time: int) -> None:
         pos, size, code = UNIT.unpack(wanted)
@@ -181,11 +184,10 @@ class QueueAudit:
             elif code is None or code != self._tag_code(tag):
                 self.suspects.add((SCHEDULE_TOPIC, queue))
 
-    def _outcomes(self, committed: pa.Table) -> None:
-        """The record of a committed transaction must name its half message, unless that has expired."""
-        for pos, half in zip(
-            committed["physical_offset"].to_pylist(), committed["prepared_transaction_offset"].to_pylist(), strict=True
-        ):
+    def _outcomes(self, committed: Iterable[tuple[int, int]]) -> None:
+        """The record of a committed transaction, given with the position of its half message, must name this message,
+        unless that has expired."""
+        for pos, half in committed:
             for log, header in self._logs.parts:
                 if half and log.start_of(half - header) is not None:
                     record = step_at(log, half - header, entry_header_bytes=header, check_crc=False).record
@@ -211,11 +213,12 @@ class QueueAudit:
 
     def _open(self, topic: str, queue: int, kind: str = "consumequeue") -> Segments:
         key = (f"{kind}/{topic}", queue)
-        if key not in self._files:
-            folder = self.root / kind / topic / str(queue)
-            self._files[key] = Segments(folder)
-            self._stack.enter_context(self._files[key])
-        return self._files[key]
+        files = self._files.get(key)
+        if files is None:
+            if len(self._files) >= _MOST_OPEN:
+                self._files.pop(next(iter(self._files))).close()
+            files = self._files[key] = Segments(self.root / kind / topic / str(queue))
+        return files
 
 
 def _level(text: str | None) -> int:
@@ -232,17 +235,31 @@ def suspicious_ends(
 
     `whole`: nothing is behind the bound, so that units must not name anything there. `closed`: no broker writes them.
     """
+    root = Path(volume.root)
     folders = set()
     found = {key for key, each in queues.items() if each.records != each.last_offset - each.first_offset + 1}
-    for topic, queue, folder in queue_folders(Path(volume.root)):
-        folders.add((topic, queue))
-        with Segments(folder, segment_bytes) as files:
+    for end in ends_of_queues(root)[0]:
+        key = end.topic, end.queue
+        folders.add(key)
+        if _is_complete(end, queues.get(key), segment_bytes):
+            continue
+        with Segments(root / "consumequeue" / end.topic / str(end.queue), segment_bytes) as files:
             try:
-                if _is_suspicious(files, volume, queues.get((topic, queue)), whole=whole, closed=closed):
-                    found.add((topic, queue))
+                if _is_suspicious(files, volume, queues.get(key), whole=whole, closed=closed):
+                    found.add(key)
             except FileNotFoundError:
                 continue  # expired
     return found | (queues.keys() - folders)
+
+
+def _is_complete(end: QueueEnd, records: QueueOfLog | None, segment_bytes: int | None) -> bool:
+    """Whether a queue has units of exactly these records, which the log has in their order, and nothing else."""
+    return (
+        end.regular
+        and end.segment_bytes == segment_bytes
+        and records is not None
+        and (end.first, end.end) == (records.first_offset, records.last_offset + 1)
+    )
 
 
 def _is_suspicious(
@@ -252,24 +269,24 @@ def _is_suspicious(
         return True
     end = 0
     for start in files.starts:
-        data = files.buffer(start)
-        count, base = units_written(data), start // UNIT.size
-        end = base + count
-        first, last = (end, end) if records is None else (records.first_offset, records.last_offset + 1)
-        for number in (*range(min(first - base, count)), *range(max(last - base, 0), count)):
-            pos, size, _ = UNIT.unpack_from(data, number * UNIT.size)
+        base = start // UNIT.size
+        with files.units(start) as units:
+            count = units.written
+            end = base + count
+            first, last = (end, end) if records is None else (records.first_offset, records.last_offset + 1)
+            unexplained = units.read(0, max(min(first - base, count), 0)) + _read_from(units, max(last - base, 0))
+        for pos, size, _ in UNIT.iter_unpack(unexplained):
             if volume.begin <= pos and (whole or pos + size <= volume.bound) and size != BLANK_UNIT_SIZE:
                 return True
             if pos < 0 or size <= 0:
                 return True
         if start != files.starts[-1]:
-            if count * UNIT.size < len(data):
+            if count * UNIT.size < files.segment_bytes:
                 return True
-        elif closed and not _is_empty(files, data, start, count):
+        elif closed and has_data(files.path(start), count * UNIT.size, files.segment_bytes):
             return True
     return whole and records is not None and records.last_offset >= end
 
 
-def _is_empty(files: SegmentFiles, data: ReadMap, start: int, count: int) -> bool:
-    """Whether only zeros follow the units of a file."""
-    return not any(data[begin:stop].strip(b"\0") for begin, stop in data_ranges(files.path(start), count * UNIT.size))
+def _read_from(units: QueueFile, first: int) -> bytes:
+    return units.read(first, units.written - first) if first < units.written else b""

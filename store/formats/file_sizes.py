@@ -8,6 +8,7 @@ that most files have.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -38,12 +39,12 @@ class FileSizes:
             index = IndexGeometry(geometry.index_slots, geometry.index_entries)
             lengths = set(lengths_of(root.glob("index/*")))
             index = index if not lengths or index.file_bytes in lengths else None
-        log = [*root.glob("commitlog/*"), *root.glob("dledger-*/data/*")]
+        log = [root / "commitlog", *root.glob("dledger-*/data")]
         return cls(
             _chosen(log, geometry and geometry.log_segment_bytes),
-            _chosen(root.glob("consumequeue/*/*/*"), geometry and geometry.queue_segment_bytes),
+            _chosen(_folders_of_queues(root / "consumequeue"), geometry and geometry.queue_segment_bytes),
             index,
-            _chosen(root.glob("consumequeue_ext/*/*/*"), None),
+            _chosen(_folders_of_queues(root / "consumequeue_ext"), None),
         )
 
 
@@ -57,8 +58,28 @@ def segments_of(paths: Iterable[Path]) -> Iterator[Path]:
     return (path for path in paths if segment_start(path.name) is not None)
 
 
-def _chosen(paths: Iterable[Path], by_mark: int | None) -> int | None:
-    lengths = Counter(lengths_of(segments_of(paths)))
+def _folders_of_queues(folder: Path) -> Iterator[str]:
+    for topic in _entries(folder):
+        if topic.is_dir():
+            yield from (queue.path for queue in _entries(topic.path))
+
+
+def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _chosen(folders: Iterable[Path | str], by_mark: int | None) -> int | None:
+    """The length that most files of these folders have whose names are positions, or the one in the mark. A store has
+    tens of thousands of them, so there is no `Path` for each."""
+    lengths: Counter[int] = Counter()
+    for folder in folders:
+        for entry in _entries(folder):
+            if segment_start(entry.name) is not None and entry.is_file() and (length := entry.stat().st_size):
+                lengths[length] += 1
     if by_mark and (not lengths or by_mark in lengths):
         return by_mark
     return lengths.most_common(1)[0][0] if lengths else None

@@ -11,10 +11,12 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tallystick.store._kernel import QueueFile
 from tallystick.store.formats.mapped import ReadMap
 
 NAME_DIGITS = 20
@@ -131,6 +133,10 @@ class SegmentFiles:
             mapped = ReadMap(self.path(start))
             self._maps[start] = mapped
         return mapped
+
+    def units(self, start: int) -> closing[QueueFile]:
+        """Opens a file of a ConsumeQueue, to read units of it without a map. A context manager. OSError."""
+        return closing(QueueFile(self.path(start)))
 
     def read(self, pos: int, size: int) -> bytes | None:
         """Bytes [pos, pos + size); None unless one segment has them all."""

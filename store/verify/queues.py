@@ -15,11 +15,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tallystick.store import _kernel
 from tallystick.store.findings import Progress, Report
 from tallystick.store.formats.derive import delay_level, has_queue_unit, tags_code
 from tallystick.store.formats.log_walk import StepKind, step_at
 from tallystick.store.formats.mapped import UNREADABLE, unread_ranges
-from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE, MAX_EXT_ADDRESS, UNIT, units_written
+from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE, MAX_EXT_ADDRESS, UNIT
 from tallystick.store.formats.record import Record
 from tallystick.store.formats.segment_files import SegmentFiles
 from tallystick.store.settings import StoreSettings
@@ -99,21 +100,7 @@ def queue_folders(root: Path) -> Iterator[tuple[str, int, Path]]:
 
 def end_known_to_queues(root: Path) -> int:
     """The greatest end of a record in the queues; -1 without units."""
-    known = -1
-    for _, _, folder in queue_folders(root):
-        with SegmentFiles(folder) as files:
-            for start in reversed(files.starts):
-                last = _last_unit(files, start)
-                if last is not None and last != _BLANK:
-                    known = max(known, last[0] + last[1])
-                    break
-    return known
-
-
-def _last_unit(files: SegmentFiles, start: int) -> Unit | None:
-    data = files.buffer(start)
-    count = units_written(data)
-    return UNIT.unpack_from(data, (count - 1) * UNIT.size) if count else None
+    return _kernel.queue_ends(root / "consumequeue")[1]
 
 
 def check_queues(

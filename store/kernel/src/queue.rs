@@ -24,6 +24,7 @@ mod chain;
 mod ext_tail;
 mod files;
 mod hold;
+mod look;
 pub mod names;
 mod recover;
 mod repair;
@@ -35,15 +36,17 @@ use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-pub use ahead::register;
 pub use append::Put;
 pub use chain::Claim;
 pub use ext_tail::PendingExt;
 pub use files::ToSync;
 pub use hold::Stray;
+pub use look::{segments, Look};
 pub use names::FastMap;
 pub use repair::Short;
 pub use unit::{Unit, UNIT};
+
+use pyo3::prelude::*;
 
 use crate::door::Door;
 use crate::fault::{At, Fault, Outcome};
@@ -51,6 +54,11 @@ use crate::hash;
 use crate::maps::segment_name;
 use crate::record::{is_schedule_topic, is_topic_name};
 use files::Segment;
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    ahead::register(module)?;
+    look::register(module)
+}
 
 pub struct Topic {
     pub name: Box<[u8]>,

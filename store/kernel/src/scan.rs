@@ -11,6 +11,8 @@ pub mod range;
 pub mod sums;
 #[cfg(test)]
 mod tests;
+pub mod texts;
+pub mod units;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;

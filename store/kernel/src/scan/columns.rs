@@ -6,14 +6,13 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use arrow_array::builder::{
-    ArrayBuilder, BinaryBuilder, Int32Builder, ListBuilder, MapBuilder, MapFieldNames, StringBuilder,
-};
+use arrow_array::builder::{ArrayBuilder, BinaryBuilder, Int32Builder, ListBuilder, StringBuilder};
 use arrow_array::{ArrayRef, Int32Array, Int64Array, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, Field, Schema};
 use rustc_hash::FxHashMap;
 
 use super::content::{Contents, Reason};
+use super::texts::{repeated, Blobs, TextLists, TextMaps, Texts, TextsOrNull};
 use crate::hash::{key_hash, key_seed};
 use crate::index::hash_on;
 use crate::record::{int, long, Known, Record};
@@ -47,27 +46,27 @@ pub const NAMES: [&str; 24] = [
 ];
 
 enum Column {
-    Source(StringBuilder),
-    Topic(StringBuilder),
+    Source,
+    Topic(Texts),
     QueueId(Vec<i32>),
     QueueOffset(Vec<i64>),
     PhysicalOffset(Vec<i64>),
     Size(Vec<i32>),
-    MessageId(StringBuilder),
-    UniqueKey(StringBuilder),
-    Tags(StringBuilder),
-    Keys(ListBuilder<StringBuilder>),
-    Properties(MapBuilder<StringBuilder, StringBuilder>),
+    MessageId(Texts),
+    UniqueKey(TextsOrNull),
+    Tags(TextsOrNull),
+    Keys(TextLists),
+    Properties(TextMaps),
     Flag(Vec<i32>),
     SysFlag(Vec<i32>),
     BornTimestamp(Vec<i64>),
-    BornHost(StringBuilder, Hosts),
+    BornHost(Texts, Hosts),
     StoreTimestamp(Vec<i64>),
-    StoreHost(StringBuilder, Hosts),
+    StoreHost(Texts, Hosts),
     ReconsumeTimes(Vec<i32>),
     PreparedOffset(Vec<i64>),
     BodyBytes(Vec<i32>),
-    Body(BinaryBuilder),
+    Body(Blobs),
     Content(BinaryBuilder),
     ContentError(StringBuilder),
     IndexHashes(ListBuilder<Int32Builder>, TopicSeed),
@@ -159,7 +158,7 @@ impl Columns {
                     column.append_option(content.err());
                     0
                 }
-                _ => column.push(record, bytes, pos, &known, &self.source),
+                _ => column.push(record, bytes, pos, &known),
             };
         }
         self.rows += 1;
@@ -167,7 +166,9 @@ impl Columns {
 
     /// Returns the rows so far; the columns are empty again.
     pub fn finish(&mut self) -> RecordBatch {
-        let arrays: Vec<ArrayRef> = self.columns.iter_mut().map(Column::finish).collect();
+        let (rows, source) = (self.rows, &self.source);
+        let columns = self.columns.iter_mut();
+        let arrays: Vec<ArrayRef> = columns.map(|column| column.finish(rows, source)).collect();
         let fields: Vec<Field> = self
             .names
             .iter()
@@ -188,38 +189,27 @@ fn may_be_null(name: &str) -> bool {
 impl Column {
     fn new(name: &str) -> Result<Column, NoSuchColumn> {
         Ok(match name {
-            "source" => Column::Source(StringBuilder::new()),
-            "topic" => Column::Topic(StringBuilder::new()),
+            "source" => Column::Source,
+            "topic" => Column::Topic(Texts::default()),
             "queue_id" => Column::QueueId(vec![]),
             "queue_offset" => Column::QueueOffset(vec![]),
             "physical_offset" => Column::PhysicalOffset(vec![]),
             "size" => Column::Size(vec![]),
-            "message_id" => Column::MessageId(StringBuilder::new()),
-            "unique_key" => Column::UniqueKey(StringBuilder::new()),
-            "tags" => Column::Tags(StringBuilder::new()),
-            "keys" => {
-                let item = Field::new("element", DataType::Utf8, false);
-                Column::Keys(ListBuilder::new(StringBuilder::new()).with_field(Arc::new(item)))
-            }
-            "properties" => {
-                let names = MapFieldNames {
-                    entry: "entries".to_owned(),
-                    key: "key".to_owned(),
-                    value: "value".to_owned(),
-                };
-                let map = MapBuilder::new(Some(names), StringBuilder::new(), StringBuilder::new());
-                Column::Properties(map.with_values_field(Arc::new(Field::new("value", DataType::Utf8, false))))
-            }
+            "message_id" => Column::MessageId(Texts::default()),
+            "unique_key" => Column::UniqueKey(TextsOrNull::default()),
+            "tags" => Column::Tags(TextsOrNull::default()),
+            "keys" => Column::Keys(TextLists::default()),
+            "properties" => Column::Properties(TextMaps::default()),
             "flag" => Column::Flag(vec![]),
             "sys_flag" => Column::SysFlag(vec![]),
             "born_timestamp_ms" => Column::BornTimestamp(vec![]),
-            "born_host" => Column::BornHost(StringBuilder::new(), Hosts::default()),
+            "born_host" => Column::BornHost(Texts::default(), Hosts::default()),
             "store_timestamp_ms" => Column::StoreTimestamp(vec![]),
-            "store_host" => Column::StoreHost(StringBuilder::new(), Hosts::default()),
+            "store_host" => Column::StoreHost(Texts::default(), Hosts::default()),
             "reconsume_times" => Column::ReconsumeTimes(vec![]),
             "prepared_transaction_offset" => Column::PreparedOffset(vec![]),
             "body_bytes" => Column::BodyBytes(vec![]),
-            "body" => Column::Body(BinaryBuilder::new()),
+            "body" => Column::Body(Blobs::default()),
             "content" => Column::Content(BinaryBuilder::new()),
             "content_error" => Column::ContentError(StringBuilder::new()),
             "index_hashes" => {
@@ -233,22 +223,31 @@ impl Column {
 
     /// Returns the bytes that a text or body took.
     #[inline]
-    fn push(&mut self, record: &Record<'_>, bytes: &[u8], pos: u64, known: &Known<'_>, source: &str) -> usize {
+    fn push(&mut self, record: &Record<'_>, bytes: &[u8], pos: u64, known: &Known<'_>) -> usize {
         match self {
-            Column::Source(column) => column.append_value(source),
-            Column::Topic(column) => return text(column, record.topic()),
+            Column::Source => {}
+            Column::Topic(column) => {
+                column.push(record.topic());
+                return record.topic().len();
+            }
             Column::QueueId(column) => column.push(record.queue_id()),
             Column::QueueOffset(column) => column.push(record.queue_offset()),
             Column::PhysicalOffset(column) => column.push(pos as i64),
             Column::Size(column) => column.push(record.size() as i32),
             Column::MessageId(column) => message_id(column, record.store_host(), pos),
-            Column::UniqueKey(column) => return text_or_null(column, known.unique_key),
-            Column::Tags(column) => return text_or_null(column, known.tags),
+            Column::UniqueKey(column) => {
+                column.push(known.unique_key);
+                return known.unique_key.len();
+            }
+            Column::Tags(column) => {
+                column.push(known.tags);
+                return known.tags.len();
+            }
             Column::Keys(column) => {
                 for key in known.each_key() {
-                    text(column.values(), key);
+                    column.texts.push(key);
                 }
-                column.append(true);
+                column.end();
                 return known.keys.len();
             }
             Column::IndexHashes(column, seed) => {
@@ -267,14 +266,14 @@ impl Column {
             Column::Flag(column) => column.push(int(bytes, 16)),
             Column::SysFlag(column) => column.push(record.sys_flag()),
             Column::BornTimestamp(column) => column.push(long(bytes, 40)),
-            Column::BornHost(column, hosts) => column.append_value(hosts.text(record.born_host())),
+            Column::BornHost(column, hosts) => column.push_str(hosts.text(record.born_host())),
             Column::StoreTimestamp(column) => column.push(record.store_timestamp()),
-            Column::StoreHost(column, hosts) => column.append_value(hosts.text(record.store_host())),
+            Column::StoreHost(column, hosts) => column.push_str(hosts.text(record.store_host())),
             Column::ReconsumeTimes(column) => column.push(record.reconsume_times()),
             Column::PreparedOffset(column) => column.push(record.prepared_transaction_offset()),
             Column::BodyBytes(column) => column.push(record.body_bytes() as i32),
             Column::Body(column) => {
-                column.append_value(record.body());
+                column.push(record.body());
                 return record.body_bytes() as usize;
             }
             Column::Content(_) | Column::ContentError(_) => unreachable!("they need the decompressed body"),
@@ -282,8 +281,9 @@ impl Column {
         0
     }
 
-    fn finish(&mut self) -> ArrayRef {
+    fn finish(&mut self, rows: usize, source: &str) -> ArrayRef {
         match self {
+            Column::Source => repeated(source, rows),
             Column::QueueId(column)
             | Column::Size(column)
             | Column::Flag(column)
@@ -295,18 +295,17 @@ impl Column {
             | Column::BornTimestamp(column)
             | Column::StoreTimestamp(column)
             | Column::PreparedOffset(column) => Arc::new(Int64Array::from(emptied(column))),
-            Column::Source(column)
-            | Column::Topic(column)
+            Column::Topic(column)
             | Column::MessageId(column)
-            | Column::UniqueKey(column)
-            | Column::Tags(column)
             | Column::BornHost(column, _)
-            | Column::StoreHost(column, _)
-            | Column::ContentError(column) => ArrayBuilder::finish(column),
-            Column::Keys(column) => ArrayBuilder::finish(column),
+            | Column::StoreHost(column, _) => column.finish(),
+            Column::UniqueKey(column) | Column::Tags(column) => column.finish(),
+            Column::Keys(column) => column.finish(),
             Column::IndexHashes(column, _) => ArrayBuilder::finish(column),
-            Column::Properties(column) => ArrayBuilder::finish(column),
-            Column::Body(column) | Column::Content(column) => ArrayBuilder::finish(column),
+            Column::Properties(column) => column.finish(),
+            Column::Body(column) => column.finish(),
+            Column::Content(column) => ArrayBuilder::finish(column),
+            Column::ContentError(column) => ArrayBuilder::finish(column),
         }
     }
 }
@@ -338,19 +337,6 @@ fn readable(bytes: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-fn text(column: &mut StringBuilder, bytes: &[u8]) -> usize {
-    column.append_value(readable(bytes));
-    bytes.len()
-}
-
-fn text_or_null(column: &mut StringBuilder, bytes: &[u8]) -> usize {
-    if bytes.is_empty() {
-        column.append_null();
-        return 0;
-    }
-    text(column, bytes)
-}
-
 fn content_or_null(column: &mut BinaryBuilder, content: Result<&[u8], Reason>) -> usize {
     column.append_option(content.ok());
     content.map_or(0, <[u8]>::len)
@@ -359,26 +345,36 @@ fn content_or_null(column: &mut BinaryBuilder, content: Result<&[u8], Reason>) -
 /// More pairs than this are searched by hash: 32 KiB of one-letter names would take seconds otherwise.
 const FEW_PAIRS: usize = 24;
 
-fn properties(column: &mut MapBuilder<StringBuilder, StringBuilder>, bytes: &[u8]) {
+fn properties(column: &mut TextMaps, bytes: &[u8]) {
     // Nearly all properties are UTF-8 and few: checked in one pass, and kept on the stack.
     if !few_properties(column, bytes) {
         many_properties(column, bytes);
     }
-    column.append(true).expect("as many keys as values");
+    column.end();
 }
 
-fn few_properties(column: &mut MapBuilder<StringBuilder, StringBuilder>, bytes: &[u8]) -> bool {
+fn few_properties(column: &mut TextMaps, bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return false;
     };
     let mut found = [("", ""); FEW_PAIRS];
     let mut count = 0;
-    for pair in text.split('\x02') {
-        let Some((name, value)) = pair.split_once('\x01') else {
+    let mut begin = 0;
+    while begin < text.len() {
+        let pair = &text[begin..];
+        let pair = &pair[..memchr::memchr(2, pair.as_bytes()).unwrap_or(pair.len())];
+        begin += pair.len() + 1;
+        let Some(name_bytes) = memchr::memchr(1, pair.as_bytes()) else {
             continue;
         };
-        let value = value.trim_end_matches('\x01');
-        if name.is_empty() || value.is_empty() || value.contains('\x01') {
+        let (name, mut value) = (&pair[..name_bytes], &pair[name_bytes + 1..]);
+        if memchr::memchr(1, value.as_bytes()).is_some() {
+            value = value.trim_end_matches('\x01');
+            if value.contains('\x01') {
+                continue;
+            }
+        }
+        if name.is_empty() || value.is_empty() {
             continue;
         }
         match found[..count].iter_mut().find(|known| known.0 == name) {
@@ -391,13 +387,12 @@ fn few_properties(column: &mut MapBuilder<StringBuilder, StringBuilder>, bytes: 
         }
     }
     for (name, value) in &found[..count] {
-        column.keys().append_value(name);
-        column.values().append_value(value);
+        column.push(name, value);
     }
     true
 }
 
-fn many_properties(column: &mut MapBuilder<StringBuilder, StringBuilder>, bytes: &[u8]) {
+fn many_properties(column: &mut TextMaps, bytes: &[u8]) {
     // Names after decoding: two that differ only in invalid bytes are equal.
     let mut found: Vec<(Cow<'_, str>, Cow<'_, str>)> = vec![];
     let mut places: FxHashMap<Cow<'_, str>, usize> = FxHashMap::default();
@@ -412,13 +407,12 @@ fn many_properties(column: &mut MapBuilder<StringBuilder, StringBuilder>, bytes:
         }
     }
     for (name, value) in found {
-        column.keys().append_value(name);
-        column.values().append_value(value);
+        column.push(&name, &value);
     }
 }
 
 /// Store host and position, as upper-case hex.
-fn message_id(column: &mut StringBuilder, store_host: &[u8], pos: u64) {
+fn message_id(column: &mut Texts, store_host: &[u8], pos: u64) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     let mut id = [0u8; 56];
     let mut at = 0;
@@ -427,7 +421,7 @@ fn message_id(column: &mut StringBuilder, store_host: &[u8], pos: u64) {
         id[at + 1] = DIGITS[usize::from(byte & 15)];
         at += 2;
     }
-    column.append_value(std::str::from_utf8(&id[..at]).expect("hex digits"));
+    column.push(&id[..at]);
 }
 
 /// Texts of the hosts seen so far: a log has few, and formatting one costs more than the rest of a row.

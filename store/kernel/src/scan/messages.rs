@@ -11,8 +11,10 @@ use super::columns::{Columns, NoSuchColumn, NAMES};
 use super::filter::Filter;
 use super::range::{Damage, Found, RangeReader, Stretch};
 use super::sums::Sums;
+use super::units::Units;
 use crate::exported::{Capsules, Exported};
 use crate::fault::Outcome;
+use crate::named::named_tuples;
 use crate::record::Record;
 
 /// Damaged records that are listed; more are only counted. A disk that failed has millions.
@@ -69,6 +71,16 @@ impl Scan {
         Ok(sums)
     }
 
+    /// What the remaining records require of their queues.
+    pub fn units(&mut self, repairable_from: i64, settled_ms: i64) -> Outcome<Units> {
+        let mut units = Units::new(repairable_from, settled_ms);
+        self.pass(|_, record, pos| {
+            units.add(record, pos);
+            ControlFlow::Continue(())
+        })?;
+        Ok(units)
+    }
+
     /// Passes each wanted record with its place to `take` until it breaks or the range ends, and records damage.
     fn pass(&mut self, mut take: impl FnMut(&mut Columns, &Record<'_>, u64) -> ControlFlow<()>) -> Outcome<()> {
         let Scan {
@@ -100,6 +112,27 @@ impl Scan {
             })?;
         }
         Ok(())
+    }
+}
+
+named_tuples! {
+    /// The records of one queue in a range of the log.
+    QueueRecords {
+        topic: String,
+        queue: i32,
+        records: i64,
+        first_offset: i64,
+        last_offset: i64,
+        repairable_offset: i64,
+        in_order: bool,
+        proven: bool,
+    }
+    /// What the records of a range of the log require of their queues.
+    RequiredUnits {
+        queues: Vec<QueueRecords>,
+        newest_ms: i64,
+        unsettled: Option<u64>,
+        committed: Vec<(u64, i64)>,
     }
 }
 
@@ -182,10 +215,50 @@ impl MessageScan {
         exported.into_iter().map(|table| table.capsules(py)).collect()
     }
 
+    /// units(folder, repairable_from, settled_ms) -> what the remaining records require of the queues in `folder`
+    #[pyo3(signature = (folder, *, repairable_from = 1 << 62, settled_ms = i64::MAX))]
+    fn units(
+        &mut self,
+        py: Python<'_>,
+        folder: PathBuf,
+        repairable_from: i64,
+        settled_ms: i64,
+    ) -> PyResult<RequiredUnits> {
+        let scan = &mut self.0;
+        Ok(py.detach(|| -> Outcome<_> {
+            let units = scan.units(repairable_from, settled_ms)?;
+            let queues = units
+                .proven(&folder)
+                .map(|(topic, queue, required, proven)| QueueRecords {
+                    topic,
+                    queue,
+                    records: required.records,
+                    first_offset: required.first_offset,
+                    last_offset: required.last_offset,
+                    repairable_offset: required.repairable_offset,
+                    in_order: required.in_order,
+                    proven,
+                });
+            let queues = queues.collect();
+            Ok(RequiredUnits {
+                queues,
+                newest_ms: units.newest_ms,
+                unsettled: units.unsettled,
+                committed: units.committed,
+            })
+        })?)
+    }
+
     /// The position in the log up to which everything was reported.
     #[getter]
     fn pos(&self) -> u64 {
         self.0.reader.pos()
+    }
+
+    /// Bytes read from the file so far.
+    #[getter]
+    fn bytes_read(&self) -> u64 {
+        self.0.reader.bytes_read()
     }
 
     /// Sound records passed, wanted or not.
@@ -223,5 +296,6 @@ impl MessageScan {
 }
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    register_named(module)?;
     module.add_class::<MessageScan>()
 }

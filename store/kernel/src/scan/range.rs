@@ -71,6 +71,8 @@ pub struct RangeReader {
     /// Check the CRCs of entries, too; the chain CRC of the previous entry, if it is known.
     entries: bool,
     chain: Option<u32>,
+    /// Bytes that were read from the file.
+    read: u64,
 }
 
 enum Source {
@@ -99,6 +101,7 @@ impl RangeReader {
             unread: vec![],
             entries: false,
             chain: None,
+            read: 0,
         })
     }
 
@@ -112,6 +115,11 @@ impl RangeReader {
 
     pub fn is_direct(&self) -> bool {
         matches!(&self.file, Source::Gentle(file) if file.is_direct())
+    }
+
+    /// Bytes that were read from the file so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.read
     }
 
     /// The position up to which everything was reported.
@@ -290,6 +298,7 @@ impl RangeReader {
 
     fn read_all_at(&mut self, pos: u64, buffer: &mut [u8]) -> Outcome<()> {
         let at = pos - self.stretch.file_start;
+        self.read += buffer.len() as u64;
         let read = match &mut self.file {
             Source::Cached(file) => file.read_exact_at(buffer, at),
             Source::Gentle(file) => file.read_exact_at(buffer, at),
