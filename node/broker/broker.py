@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tallystick.node.access.control import By, Verdict
@@ -130,27 +130,31 @@ class Broker:
         self.group = role.group
         self.slaves = role.slaves
         self._quick_pulls = QuickPulls(self)
-        limits = Limits(frame_stall_s=settings.frameMaxStallTimeSeconds)
-        self._server = RemotingServer(
-            routes,
-            frame_source_factory=self._feeding,
-            idle_seconds=settings.serverChannelMaxIdleTimeSeconds,
-            limits=limits,
-            name="broker",
-        )
-        # The "VIP" port serves the same requests except pulls. Source: BrokerController, fastRemotingServer.
-        pulls = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-        self._vip_server = RemotingServer(
-            {code: handler for code, handler in routes.items() if code not in pulls},
-            frame_source_factory=self._feeding_without_pulls,
-            idle_seconds=settings.serverChannelMaxIdleTimeSeconds,
-            limits=limits,
-            name="broker.vip",
-        )
+        self._server, self._vip_server = self._servers(routes)
         for server in (self._server, self._vip_server):
             server.on_close.append(self._connection_closed)
         self._timers: list[asyncio.Task[None]] = []
         self._pace = Pace()
+
+    def _servers(self, routes: Mapping[int, Handler]) -> tuple[RemotingServer, RemotingServer]:
+        """The server of the broker's port, and that of the "VIP" port, which serves the same requests except pulls.
+
+        Source: BrokerController, fastRemotingServer.
+        """
+        limits = Limits(frame_stall_s=self.settings.frameMaxStallTimeSeconds)
+        idle_seconds = self.settings.serverChannelMaxIdleTimeSeconds
+        pulls = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+        server = RemotingServer(
+            routes, frame_source_factory=self._feeding, idle_seconds=idle_seconds, limits=limits, name="broker"
+        )
+        vip_server = RemotingServer(
+            {code: handler for code, handler in routes.items() if code not in pulls},
+            frame_source_factory=self._feeding_without_pulls,
+            idle_seconds=idle_seconds,
+            limits=limits,
+            name="broker.vip",
+        )
+        return server, vip_server
 
     # -- life ----------------------------------------------------------------------------------------------------------
 
