@@ -201,8 +201,7 @@ def _cancelled(backup: Backup, seen: Seen, group: Json, attempt: Attempt | None)
             return f"{group['node']} is fenced"
         if not started and seen.cluster is not None and hibernates(seen.cluster["metadata"]):
             return f"{group['node']} stops, because the cluster hibernates"
-    late = seen.now >= (seconds(group.get("attemptTime")) or seen.now) + START_SECONDS
-    if late and attempt is not None and attempt.own and not attempt.started:
+    if attempt is not None and attempt.own and not attempt.started and seen.now >= attempt.created + START_SECONDS:
         return f"the pod did not start: {attempt.waiting or 'Kubernetes reports no reason'}"
     return ""
 

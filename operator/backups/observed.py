@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.ownership import owned
 from tallystick.operator.core.pods import pod_of
+from tallystick.operator.core.times import seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class Attempt:
     uid: str
     own: bool = True
     """Whether the Backup owns it. Another Job with the name is not changed."""
+    created: float = 0.0
+    """When the Job was created, in seconds since 1970."""
     deleting: bool = False
     started: bool = False
     """Whether its container runs or ran."""
@@ -83,6 +86,7 @@ def _attempt(job: Json, pod: Json | None, *, own: bool) -> Attempt:
         name=metadata["name"],
         uid=metadata.get("uid", ""),
         own=own,
+        created=seconds(metadata.get("creationTimestamp")) or 0.0,
         deleting=bool(metadata.get("deletionTimestamp")),
         started=started,
         waiting=waiting,

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
-from simulated_api import Json, Key
+from simulated_api import Json, Key, claims_of
 from simulated_cluster import CLUSTER, NAMESPACE, Cluster
 
 
@@ -65,9 +65,15 @@ class Foreign:
             assert kept == then, f"{key} of another owner was changed"
 
     def remove(self, *keys: Key) -> None:
-        """Removes these objects, or all."""
+        """Removes these objects, or all. Kubernetes keeps a claim while a pod uses it, so these pods go as well."""
         for key in keys or tuple(self.made):
-            self.world.api.remove(key)
+            if key[0] == "persistentvolumeclaims":
+                self.world.api._delete(key, {})
+                for pod in self.world.api.all("pods"):
+                    if key[2] in claims_of(pod):
+                        self.world.api._delete(("pods", NAMESPACE, pod["metadata"]["name"]), {})
+            else:
+                self.world.api.remove(key)
             del self.made[key]
 
     def ours(self, plural: str) -> list[Json]:

@@ -189,6 +189,29 @@ def test_a_policy_that_changes_after_the_end_counts(lab: Lab) -> None:
     assert lab.jobs() == ["now-0-1-delete"]
 
 
+def test_a_deletion_that_failed_often_leaves_its_next_pod_the_time_to_start(lab: Lab) -> None:
+    """The pause before an attempt is longer than the time in which a pod must start: it is not counted."""
+    lab.backup(deletionPolicy="Delete")
+    lab.step()
+    lab.end("now-0-1", 0, DONE)
+    lab.step()
+    lab.step()
+    lab.delete()
+    lab.step()
+    for attempt in range(1, 7):
+        lab.end(f"now-0-{attempt}-delete", 3, "the store does not answer")
+        lab.step()
+        for _ in range(40):
+            if f"now-0-{attempt + 1}-delete" in lab.jobs():
+                break
+            lab.step(10.0)
+    assert lab.jobs() == ["now-0-7-delete"]
+    lab.step(60.0)
+    assert lab.jobs() == ["now-0-7-delete"], "its pod may still start"
+    lab.step(61.0)
+    assert lab.jobs() == [] and "did not start" in lab.status["message"]
+
+
 def test_a_namespace_that_is_being_deleted_keeps_the_stored_backup(lab: Lab) -> None:
     lab.backup(deletionPolicy="Delete")
     lab.step()
