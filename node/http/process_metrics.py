@@ -100,8 +100,7 @@ NAMESERVER_METRICS: tuple[MetricDeclaration[NameServer], ...] = (
     counter(
         "tally_nameserver_denied_total",
         "requests",
-        "Requests that access control refused, by reason, as `rocketmq_acl_denied_requests_total`. No series without"
-        " `aclEnable`.",
+        "Requests that access control refused, by reason, as the metric of brokers. No series without `aclEnable`.",
         "each refused request",
         _denied,
         "reason",

@@ -28,6 +28,7 @@ OWN_SETTINGS = frozenset(
         *(
             "addresswaitmills",
             "admintokenfile",
+            "allowedhosts",
             "autocreatetopicenable",
             "bindaddress",
             "brokerclustername",
@@ -43,7 +44,7 @@ OWN_SETTINGS = frozenset(
             "groupbootstrap",
         ),
         *("groupbootstrapmembers", "grouptlsca", "grouptlscertificate", "grouptlskey", "grouptlspeername"),
-        *("halistenport", "hamasteraddress", "listenport", "mappedfilesizecommitlog", "namesrvaddr"),
+        *("halistenport", "hamasteraddress", "listenport", "mappedfilesizecommitlog", "namesrvaddr", "open"),
         *("preferredleaderid", "readtokenfile", "storepathcommitlog", "storepathrootdir", "viplistenerenable"),
     }
 )

@@ -554,7 +554,10 @@ def test_what_must_be_equal_in_a_group_is_not_changed_on_one_member() -> None:
 
 def put(process: TallyProcess, **changes: object) -> tuple[int, dict[str, Any]]:
     request = urllib.request.Request(
-        f"http://{process.places['http']}/settings", json.dumps(changes).encode(), method="PUT"
+        f"http://{process.places['http']}/settings",
+        json.dumps(changes).encode(),
+        {"Content-Type": "application/json"},
+        method="PUT",
     )
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:

@@ -60,7 +60,10 @@ def topic(process: TallyProcess, *arguments: str) -> tuple[int, str, str]:
 
 def put(process: TallyProcess, name: str, **fields: Any) -> dict[str, Any]:
     request = urllib.request.Request(
-        f"http://{process.places['http']}/topics/{name}", json.dumps(fields).encode(), method="PUT"
+        f"http://{process.places['http']}/topics/{name}",
+        json.dumps(fields).encode(),
+        {"Content-Type": "application/json"},
+        method="PUT",
     )
     with urllib.request.urlopen(request) as answer:
         found: dict[str, Any] = json.loads(answer.read())

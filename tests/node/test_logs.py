@@ -18,10 +18,11 @@ from tallystick.node.remoting.codes import RequestCode
 from tallystick.operator.core.logs import JsonFormatter as OperatorFormatter
 
 QUIET = ("--log-level", "WARNING")
+JSON = {"Content-Type": "application/json"}
 
 
 def put_level(process: TallyProcess, body: bytes, **headers: str) -> tuple[int, dict[str, str]]:
-    request = urllib.request.Request(f"http://{process.places['http']}/log-level", body, headers, method="PUT")
+    request = urllib.request.Request(f"http://{process.places['http']}/log-level", body, JSON | headers, method="PUT")
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.status, json.load(answer)

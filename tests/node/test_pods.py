@@ -50,7 +50,7 @@ class Pod(TallyProcess):
         self.folder, self.log, self.http = folder, folder / "log.txt", http
         variables = {
             f"TALLY_{name.upper()}": value
-            for name, value in {"HTTP_HOST": "0.0.0.0", "HTTP_PORT": str(http), **settings}.items()
+            for name, value in {"HTTP_HOST": "0.0.0.0", "HTTP_OPEN": "true", "HTTP_PORT": str(http), **settings}.items()
         }
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
@@ -65,7 +65,7 @@ class Pod(TallyProcess):
 
     def ask(self, method: str, path: str, body: Any = None, token: str = TOKEN) -> tuple[int, Any]:
         """Status and JSON. OSError: there is no answer."""
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"http://127.0.0.1:{self.http}{path}", data, headers, method=method)
         try:

@@ -469,11 +469,13 @@ def test_a_task_needs_no_file_of_the_driver(golden: Golden, tmp_path: Path) -> N
         assert source.access == for_tasks
 
 
+@pytest.mark.spark
 def test_spark_submit_chooses_the_master(tmp_path: Path) -> None:
     pyspark = pytest.importorskip("pyspark", reason="needs the group `spark`")
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     program = Path(sys.executable).with_name("tally-job.py")
     command = [str(submit), "--master", "local[nonsense]", str(program), "stats", "--path", str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert ended.returncode != 0
     assert "local[nonsense]" in ended.stderr, ended.stderr[-2000:]

@@ -170,7 +170,7 @@ def test_a_send_is_answered_with_its_place(tmp_path: Path) -> None:
         send_frame(b"x", code=320),
         send_frame(b"x", f="4"),
         send_frame(b"x", m="true"),
-        send_frame(b"x", AccessKey="a"),
+        send_frame(b"x", Unknown="a"),
         send_frame(b"x", properties="DELAY\x013\x02"),
         send_frame(b"x", properties="TRAN_MSG\x01true\x02"),
         send_frame(b"x", properties="TIMER_DELAY_SEC\x0110\x02"),
