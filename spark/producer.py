@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError
+from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError, send_fields
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command
@@ -24,7 +24,6 @@ from tallystick.node.remoting.errors import RemotingError
 from tallystick.spark.outgoing import Outgoing
 from tallystick.store import fastjson
 from tallystick.store._kernel import string_hash
-from tallystick.store.clock import wall_ms
 
 STORED = {
     ResponseCode.SUCCESS: "",
@@ -227,23 +226,12 @@ class Producer:
         self.sent.add(Sent(messages, 1, messages if in_doubt else 0, messages if unsynced else 0))
 
     def _command(self, queue: QueueAddress, messages: Sequence[Outgoing]) -> Command:
-        single = messages[0] if len(messages) == 1 else None
-        ext = {
-            "a": self._target.group,
-            "b": queue.topic,
-            "c": "TBW102",
-            "d": "4",
-            "e": str(queue.queue_id),
-            "f": "0",
-            "g": str(wall_ms()),
-            "h": "0",
-            "i": single.properties if single else "WAIT\x01true\x02",
-            "j": "0",
-            "k": "false",
-            "m": "false" if single else "true",
-        }
-        if single:
+        group = self._target.group
+        if len(messages) == 1:
+            (single,) = messages
+            ext = send_fields(group, queue, single.properties)
             return Command(RequestCode.SEND_MESSAGE_V2, ext=ext, body=single.body)
+        ext = send_fields(group, queue, "WAIT\x01true\x02", is_batch=True)
         body = b"".join([message.part for message in messages])
         return Command(RequestCode.SEND_BATCH_MESSAGE, ext=ext, body=body)
 

@@ -152,20 +152,7 @@ class ClusterClient:
             pairs[properties.KEYS] = key
         if tag:
             pairs[properties.TAGS] = tag
-        ext = {
-            "a": group,
-            "b": queue.topic,
-            "c": "TBW102",
-            "d": "4",
-            "e": str(queue.queue_id),
-            "f": "0",
-            "g": str(wall_ms()),
-            "h": "0",
-            "i": properties.encode(pairs),
-            "j": "0",
-            "k": "false",
-            "m": "false",
-        }
+        ext = send_fields(group, queue, properties.encode(pairs))
         answer = await self.call(queue.address, RequestCode.SEND_MESSAGE_V2, ext, body)
         fields = answer.ext or {}
         return fields["msgId"], int(fields["queueOffset"])
@@ -232,6 +219,24 @@ class ClusterClient:
         # Process, time and counter, with the length and the characters that tools expect.
         pid, now_ms, count = os.getpid() & 0xFFFFFFFF, wall_ms(), next(self._counter)
         return f"{pid:08X}{now_ms & 0xFFFFFFFFFFFF:012X}{count & 0xFFFFFFFFFFFF:012X}"
+
+
+def send_fields(group: str, queue: QueueAddress, text: str, *, is_batch: bool = False) -> dict[str, str]:
+    """Returns the header of SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE. `text`: the properties of the message, encoded."""
+    return {
+        "a": group,
+        "b": queue.topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(queue.queue_id),
+        "f": "0",
+        "g": str(wall_ms()),
+        "h": "0",
+        "i": text,
+        "j": "0",
+        "k": "false",
+        "m": str(is_batch).lower(),
+    }
 
 
 def _address(addresses: dict[Any, str], broker_id: int) -> str | None:
