@@ -37,9 +37,9 @@ def test_clients_outside_follow_the_load_balancers(lab: Lab, namespace: str) -> 
     brokers.apply({"nameServers": {"replicas": 1}, "listeners": {"external": {"type": "LoadBalancer"}}})
 
     def address_pending() -> None:
-        found = {each["type"]: each for each in brokers.status().get("conditions") or ()}
-        if "Progressing" not in found or found["Progressing"]["reason"] != "AddressPending":
-            raise NotYetError(str(found.get("Progressing")))
+        found = brokers.condition("Progressing")
+        if found.get("reason") != "AddressPending":
+            raise NotYetError(str(found))
 
     wait_for("the status tells that addresses are pending", address_pending, _TOLD_S)
     assert brokers.pods() == {}

@@ -33,11 +33,6 @@ def brokers(installed: Lab) -> Iterator[Brokers]:
     kubectl("delete", "namespace", NAMESPACE, "--timeout=180s", timeout_s=200)
 
 
-def _condition(brokers: Brokers, name: str) -> dict[str, str]:
-    found = [each for each in brokers.status().get("conditions") or () if each["type"] == name]
-    return dict(found[0]) if found else {}
-
-
 def _lose(brokers: Brokers, nodes: list[str]) -> None:
     """Their volumes are deleted while the pods get no time to do anything. WaitError: volumes are left."""
     claims = [f"data-{node}" for node in nodes]
@@ -56,7 +51,7 @@ def _lose(brokers: Brokers, nodes: list[str]) -> None:
 
 def _until_without_leader(brokers: Brokers) -> None:
     def look() -> None:
-        degraded, leader = _condition(brokers, "Degraded"), brokers.status()["groups"][0].get("leader")
+        degraded, leader = brokers.condition("Degraded"), brokers.status()["groups"][0].get("leader")
         if degraded.get("status") != "True" or leader:
             raise NotYetError(f"leader {leader}, {degraded}")
 
@@ -65,7 +60,7 @@ def _until_without_leader(brokers: Brokers) -> None:
 
 def _until_stopped(brokers: Brokers) -> None:
     def look() -> None:
-        condition = _condition(brokers, "Fenced")
+        condition = brokers.condition("Fenced")
         if brokers.pods() or condition.get("reason") != "QuorumLost":
             raise NotYetError(f"{sorted(brokers.pods())}, {condition}")
 
@@ -101,7 +96,7 @@ def test_a_group_continues_with_the_member_that_is_left(brokers: Brokers, instal
         brokers.annotate(fenced=None)
         brokers.whole()
         whole_s = time.monotonic() - began_s
-        condition = _condition(brokers, "LossAccepted")
+        condition = brokers.condition("LossAccepted")
         assert condition["status"] == "True" and survivor in condition["message"], condition
         load.finish()
         verdict = load.verdict()

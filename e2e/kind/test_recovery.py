@@ -72,12 +72,7 @@ def _claims(brokers: Brokers) -> list[Json]:
 def _lost(brokers: Brokers) -> None:
     """The cluster is deleted, and then its claims. WaitError: something of it is left."""
     brokers.api.delete("brokerclusters", NAMESPACE, ORDERS)
-
-    def no_pods() -> None:
-        if left := brokers.pods():
-            raise NotYetError(", ".join(left))
-
-    wait_for("the pods of the cluster are gone", no_pods, _GONE_S)
+    brokers.stopped(_GONE_S)
     for each in _claims(brokers):
         brokers.api.delete("persistentvolumeclaims", NAMESPACE, each["metadata"]["name"])
 
@@ -90,10 +85,10 @@ def _lost(brokers: Brokers) -> None:
 
 def _recovered(brokers: Brokers) -> Json:
     """The condition, which may not exist yet. NotYetError."""
-    conditions = {each["type"]: each for each in brokers.status().get("conditions") or ()}
-    if "Recovered" not in conditions:
+    found = brokers.condition("Recovered")
+    if not found:
         raise NotYetError("no condition Recovered")
-    return dict(conditions["Recovered"])
+    return found
 
 
 def _until_recovered(brokers: Brokers) -> None:
@@ -203,12 +198,7 @@ def test_a_second_cluster_starts_as_the_first_one_was_at_a_time(brokers: Brokers
 def test_what_hinders_a_recovery_is_told(brokers: Brokers) -> None:
     """Volumes that exist, a Secret that does not, and a backup that is not there: as kubelet and API server tell it."""
     brokers.api.delete("brokerclusters", NAMESPACE, ORDERS)
-
-    def no_pods() -> None:
-        if left := brokers.pods():
-            raise NotYetError(", ".join(left))
-
-    wait_for("the pods of the cluster are gone", no_pods, _GONE_S)
+    brokers.stopped(_GONE_S)
     source = {"persistentVolumeClaim": {"name": CLAIM}}
     key = {"keySecret": {"name": "no-such-key"}}
     brokers.apply({**FRESH, "bootstrap": {"recovery": {"source": source, "encryption": key}}})

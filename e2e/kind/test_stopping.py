@@ -12,11 +12,6 @@ from harness.waiting import NotYetError, wait_for
 _STOPPED_S = 180
 
 
-def _condition(brokers: Brokers, name: str) -> dict[str, str]:
-    found = [each for each in brokers.status().get("conditions") or () if each["type"] == name]
-    return dict(found[0]) if found else {}
-
-
 def _claims(lab: Lab, brokers: Brokers) -> dict[str, str]:
     """UIDs of the volumes of all members."""
     names = [f"data-{node}" for node in brokers.nodes()]
@@ -30,14 +25,14 @@ def test_a_fenced_leader_hands_over_stops_and_comes_back(orders: Brokers, lab: L
         orders.annotate(fenced=node)
 
         def stopped() -> None:
-            condition = _condition(orders, "Fenced")
+            condition = orders.condition("Fenced")
             phase = (orders.nodes()[node].get("status") or {}).get("phase")
             if node in orders.pods() or condition.get("reason") != "MembersFenced" or phase != "Fenced":
                 raise NotYetError(f"{phase}, {json.dumps(condition)}")
 
         wait_for(f"{node} is fenced", stopped, _STOPPED_S)
         assert orders.leader() != node
-        assert _condition(orders, "Degraded")["status"] == "True", "a fence costs redundancy, and the status says so"
+        assert orders.condition("Degraded")["status"] == "True", "a fence costs redundancy, and the status says so"
         orders.annotate(fenced=None)
         orders.whole()
         load.finish()
@@ -64,7 +59,7 @@ def test_a_cluster_hibernates_and_wakes_up_with_all_messages(orders: Brokers, la
                 raise NotYetError(f"{status.get('phase')}, {sorted(orders.pods())}, {servers}")
 
         wait_for("no pod of the cluster is left", asleep, _STOPPED_S)
-        assert _condition(orders, "Degraded")["status"] == "False", "nothing of it is missing"
+        assert orders.condition("Degraded")["status"] == "False", "nothing of it is missing"
         orders.annotate(hibernation="off")
         orders.whole()
         verdict = load.verdict()

@@ -73,6 +73,20 @@ class Brokers:
         found: Json = self.get().get("status") or {}
         return found
 
+    def condition(self, name: str) -> Json:
+        """Of the status; empty: it does not have it."""
+        found = (each for each in self.status().get("conditions") or () if each["type"] == name)
+        return dict(next(found, {}))
+
+    def stopped(self, timeout_s: float = 180) -> None:
+        """Until no pod of a broker is left. WaitError."""
+
+        def look() -> None:
+            if left := self.pods():
+                raise NotYetError(", ".join(left))
+
+        wait_for(f"the pods of {self.name} are gone", look, timeout_s)
+
     def replicas(self) -> int:
         return int(self.get()["spec"]["replicas"])
 
