@@ -84,7 +84,8 @@ def message_at(action: Action, field: str) -> Rule:
             found = topic_at(int(text)) if len(text) <= 20 else None
         except ValueError:
             found = None
-        # A position without a message belongs to no topic: only a super user learns that there is none.
+        # Without a message there is no topic to check. The permission for the cluster keeps it from other users whether
+        # a message is at the position.
         return (Need(topic_resource(found) if found is not None else CLUSTER, action),)
 
     return Rule(f"{action.value} on the topic of the message (`{field}`)", (needs,))

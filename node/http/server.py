@@ -209,7 +209,6 @@ class HttpServer:
         """Raises OSError if a file of tokens cannot be read, or contains no token."""
         self._settings = settings
         app = application(probes, group, admin, settings, self._under_way)
-        self._is_closed = is_closed(settings)
         self._runner = web.AppRunner(app, access_log=None, lingering_time=_LINGER_S)
         self.guards: Guards | None = None
         """The guards of the connections; None before the start."""
@@ -223,7 +222,7 @@ class HttpServer:
         server = self._runner.server
         assert server is not None, "the runner is set up"
         self.guards = guards = Guards(server)
-        if self._is_closed:
+        if is_closed(self._settings):
             _logger.info("HTTP port: only probes and metrics are served: set http.adminTokenFile, or http.open = true")
         loop = asyncio.get_running_loop()
         for listener in sockets:

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.test_utils import TestClient, TestServer, make_mocked_request
 from hypothesis import given
 from hypothesis import strategies as st
 from tally_process import TallyProcess
 
+from tallystick.node.core.admin_token import TokenFile
 from tallystick.node.core.settings import HttpSettings, is_loopback
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.authentication import (
@@ -162,8 +163,6 @@ async def asked(guard: Authentication, token: str, remote: str) -> int:
     async def handler(_: web.Request) -> web.StreamResponse:
         return web.Response()
 
-    from aiohttp.test_utils import make_mocked_request
-
     request = make_mocked_request("GET", "/node", headers={"Authorization": f"Bearer {token}"}).clone(remote=remote)
     return (await guard.middleware(request, handler)).status
 
@@ -171,8 +170,6 @@ async def asked(guard: Authentication, token: str, remote: str) -> int:
 async def test_wrong_tokens_of_an_address_are_limited(tmp_path: Path) -> None:
     """Also the right one is not compared then: else the limit would not slow down a search. Others are served."""
     (tmp_path / "token").write_text("secret")
-    from tallystick.node.core.admin_token import TokenFile
-
     clock = [100.0]
     guard = Authentication(HttpSettings(), TokenFile(tmp_path / "token"), None, lambda: clock[0])
     for _ in range(FAILURES):

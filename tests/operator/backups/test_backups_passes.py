@@ -66,6 +66,15 @@ class Lab(Operated[BackupsReconciler]):
         body = self.api.objects["backups", NAMESPACE, "now"]
         body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
 
+    def delete_a_stored_one(self) -> None:
+        """A Backup is completed, and then deleted with what it has stored."""
+        self.backup(deletionPolicy="Delete")
+        self.step()
+        self.end("now-0-1", 0, DONE)
+        self.step()
+        self.delete()
+        self.step()
+
 
 @pytest.fixture
 def lab() -> Lab:
@@ -161,12 +170,7 @@ def test_a_kill_after_any_write_loses_and_repeats_nothing(lab: Lab, writes: int)
 
 
 def test_the_stored_backup_goes_with_the_resource_if_it_is_to(lab: Lab) -> None:
-    lab.backup(deletionPolicy="Delete")
-    lab.step()
-    lab.end("now-0-1", 0, DONE)
-    lab.step()
-    lab.delete()
-    lab.step()
+    lab.delete_a_stored_one()
     assert lab.jobs() == ["now-0-1-delete"]
     lab.end("now-0-1-delete", 0, {"backups": ["1"], "waits": ""})
     lab.step()
@@ -191,13 +195,7 @@ def test_a_policy_that_changes_after_the_end_counts(lab: Lab) -> None:
 
 def test_a_deletion_that_failed_often_leaves_its_next_pod_the_time_to_start(lab: Lab) -> None:
     """The pause before an attempt is longer than the time in which a pod must start: it is not counted."""
-    lab.backup(deletionPolicy="Delete")
-    lab.step()
-    lab.end("now-0-1", 0, DONE)
-    lab.step()
-    lab.step()
-    lab.delete()
-    lab.step()
+    lab.delete_a_stored_one()
     for attempt in range(1, 7):
         lab.end(f"now-0-{attempt}-delete", 3, "the store does not answer")
         lab.step()
