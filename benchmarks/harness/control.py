@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from harness.access import CONTROL_ADDRESS
+
 CREATE_TOPIC = 17
 RUNTIME_INFO = 28
 ROUTE = 105
@@ -57,9 +59,9 @@ class Control:
 
     @contextlib.contextmanager
     def connected(self) -> Iterator["Connection"]:
-        """Connects. ControlError: no server listens."""
+        """Connects, from an address that brokers with access control trust. ControlError: no server listens."""
         try:
-            link = socket.create_connection((self.host, self.port), self.timeout_s)
+            link = socket.create_connection((self.host, self.port), self.timeout_s, source_address=(CONTROL_ADDRESS, 0))
         except OSError as error:
             raise ControlError(f"{self.host}:{self.port}: {error}") from error
         with link:

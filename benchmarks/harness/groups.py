@@ -13,6 +13,7 @@ from pathlib import Path
 from harness import interrupts
 from harness.children import ChildError, Server
 from harness.control import Control, ControlError
+from harness.rows import Mode
 from harness.sides import HOST, SEGMENT_BYTES, PeerSide, Side, end_stale, forget_cached
 
 MEMBERS = (0, 1, 2)
@@ -91,7 +92,7 @@ class OurGroup(Side):
         folder = self._folder(member)
         peers = ";".join(f"n{other}-{HOST}:{self._first_port + 30 + other}" for other in MEMBERS)
         options = [
-            f"flushDiskType={self.flush}",
+            f"flushDiskType={self.mode.flush}",
             f"mappedFileSizeCommitLog={SEGMENT_BYTES}",
             "brokerName=raft-a",
             f"bindAddress={HOST}",
@@ -175,11 +176,11 @@ class PeerGroup(PeerSide):
     def pids(self) -> list[int]:
         return [pid for member in MEMBERS for pid in self._pid(f"broker-n{member}")]
 
-    def start_fresh(self, flush: str) -> None:
+    def start_fresh(self, mode: Mode) -> None:
         self.stop()
-        self.flush = flush
+        self.mode = mode
         self.generation += 1
-        self.lab("up", "--mode", "dledger", "--flush", flush)
+        self.lab("up", "--mode", "dledger", "--flush", mode.flush)
         self.running = True
         self.port = wait_leader(self.nameserver_port, lambda: len(self.pids()) == len(MEMBERS))
         self.control = Control(HOST, self.port)

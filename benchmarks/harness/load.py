@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import access
 from harness.children import ChildError, run, running
 
 CRATE = Path(__file__).resolve().parent.parent / "loadgen"
@@ -78,6 +79,7 @@ class Load:
     warmup: float = 1.0
     count: int | None = None
     every: float | None = None
+    signs: bool = False
 
     def command(self, host: str, port: int) -> list[str]:
         """The command line against this broker."""
@@ -90,6 +92,8 @@ class Load:
             "seconds": self.seconds,
             "warmup": self.warmup,
         }
+        if self.signs:
+            options |= {"access-key": access.ACCESS_KEY, "secret-key": access.SECRET_KEY}
         if self.mode == "produce":
             options["size"] = self.size
         if self.count is not None:

@@ -18,7 +18,7 @@ from harness.control import Control, ControlError
 from harness.groups import OurGroup
 from harness.load import Load, LoadResult, result_of
 from harness.memory import Filler
-from harness.rows import JavaProduce, Memory, Metric, OpenLoop, Produce, Pull, Recover, Restart, Run
+from harness.rows import JavaProduce, Memory, Metric, Mode, OpenLoop, Produce, Pull, Recover, Restart, Run
 from harness.sides import HOST, OurSide, PeerSide, Side, stored_bytes
 from harness.usage import Snapshot
 from harness.verdict import Turn, void_reason
@@ -87,13 +87,14 @@ class Measurer:
 
     # -- preparing -------------------------------------------------------------------------------------------------
 
-    def ready(self, side: Side, flush: str) -> None:
-        """The side runs with this flush type, a store below the limit, and warm code."""
-        if not side.running or side.flush != flush or stored_bytes(side.store) > self.plan.store_limit_bytes:
-            side.start_fresh(flush)
+    def ready(self, side: Side, mode: Mode) -> None:
+        """The side runs in this mode, with a store below the limit, and warm code."""
+        if not side.running or side.mode != mode or stored_bytes(side.store) > self.plan.store_limit_bytes:
+            side.start_fresh(mode)
         if not side.warm and side.warm_up_s > 0:
             topic = self._fresh_topic(side, 8)
-            Load("produce", topic, 4, 64, 128, seconds=side.warm_up_s, warmup=0).run(HOST, side.port)
+            warm = Load("produce", topic, 4, 64, 128, seconds=side.warm_up_s, warmup=0, signs=mode.access)
+            warm.run(HOST, side.port)
         side.warm = True
 
     def _fresh_topic(self, side: Side, queues: int) -> str:
@@ -130,7 +131,7 @@ class Measurer:
         return Turn(run.name, side.name, values, after.foreign_cores(before), void, _notes(result, lag_s))
 
     def _produce(self, run: Produce, side: Side) -> Turn:
-        self.ready(side, run.flush)
+        self.ready(side, run.mode)
         load = Load(
             "produce",
             self._fresh_topic(side, run.queues),
@@ -140,11 +141,12 @@ class Measurer:
             run.queues,
             self.plan.seconds,
             self.plan.warmup_s + run.warmup_s,
+            signs=run.signs,
         )
         return self._send(run, side, load)
 
     def _open_loop(self, run: OpenLoop, side: Side) -> Turn:
-        self.ready(side, run.flush)
+        self.ready(side, run.mode)
         seconds = min(run.seconds, run.quick_seconds) if self.plan.quick else run.seconds
         topic = self._fresh_topic(side, 8)
         turn = self._send(run, side, Load("produce", topic, run.clients, seconds=seconds, every=run.period_s))
@@ -154,7 +156,7 @@ class Measurer:
         return replace(turn, values=only, notes=turn.notes + behind)
 
     def _memory(self, run: Memory, side: Side) -> Turn:
-        side.start_fresh(run.flush)
+        side.start_fresh(run.mode)
         count = run.quick_messages if self.plan.quick else run.messages
         load = Load("produce", self._fresh_topic(side, 8), 4, 64, 1024, count=count)
         turn = self._send(run, side, load)
@@ -166,7 +168,7 @@ class Measurer:
         """The client prints a rate every 10 s; the broker's own count says the same sooner, and for any period."""
         if self._java is None:
             raise ChildError("RocketMQ's Java producer comes with the peer lab")
-        self.ready(side, run.flush)
+        self.ready(side, run.mode)
         topic = self._fresh_topic(side, 8)
         Control(HOST, side.nameserver_port).wait_route(topic, 10)
         warm_s = 6.0  # the client's own just-in-time compiler
@@ -189,7 +191,7 @@ class Measurer:
     # -- pulling ---------------------------------------------------------------------------------------------------
 
     def _pull(self, run: Pull, side: Side) -> Turn:
-        self.ready(side, run.flush)
+        self.ready(side, run.mode)
         if self._pull_data.get(side.name) != side.generation:
             side.control.create_topic(_PULL_TOPIC, 8)
             messages = self.plan.pull_messages
@@ -261,7 +263,7 @@ class Measurer:
 
     def _fill(self, side: Side, log_bytes: int) -> int:
         """A fresh store with a log of this size, 128 B bodies in 8 queues; returns the number of messages."""
-        side.start_fresh("ASYNC_FLUSH")
+        side.start_fresh(Mode())
         side.control.create_topic(_RECOVER_TOPIC, 8)
         while side.control.log_end() < log_bytes:
             count = min(400_000, (log_bytes - side.control.log_end()) // 270 + 1)
@@ -271,7 +273,7 @@ class Measurer:
 
     def _empty_start(self, side: Side) -> float:
         """The median of three starts with an empty store: what a start costs without messages."""
-        side.start_fresh("ASYNC_FLUSH")
+        side.start_fresh(Mode())
         seconds = []
         for _ in range(3):
             side.stop_broker()
@@ -281,7 +283,7 @@ class Measurer:
     def _restart(self, run: Restart, side: OurSide | OurGroup) -> Turn:
         """kill -9 while sends are in flight, every time; the first time the store is filled before."""
         if self._filled != (side, side.generation) or not side.running:
-            side.start_fresh(run.flush)
+            side.start_fresh(run.mode)
             side.control.create_topic(_RECOVER_TOPIC, 8)
             self._filled = side, side.generation
         stored = side.control.stored(_RECOVER_TOPIC)

@@ -9,12 +9,19 @@ import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Flush = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
 SideName = Literal["ours", "peer"]
 Layout = Literal["single", "group"]
 """One broker, or three that replicate."""
+
+
+class Mode(NamedTuple):
+    """How a broker is started for a run. `access`: with access control."""
+
+    flush: Flush = "ASYNC_FLUSH"
+    access: bool = False
 
 
 class Metric(Enum):
@@ -41,10 +48,16 @@ class Run:
 
     name: str
     flush: Flush = "ASYNC_FLUSH"
+    access: bool = False
     layout: Layout = "single"
     ours_only: bool = False
     max_turns: int | None = None
     long: bool = False
+
+    @property
+    def mode(self) -> Mode:
+        """How the brokers are started for it."""
+        return Mode(self.flush, self.access)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +69,8 @@ class Produce(Run):
     size: int = 1024
     queues: int = 8
     warmup_s: float = 0.0
+    signs: bool = False
+    """The generator signs each message. Without `access`, the broker does not look at signatures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +135,11 @@ RUNS: tuple[Run, ...] = (
     Produce(name="async-4x64-128", connections=4, outstanding=64, size=128),
     Produce(name="async-4x64-1k", connections=4, outstanding=64),
     Produce(name="async-64x1-1k", connections=64, outstanding=1),
+    # What signing costs the generator is in both runs that are compared.
+    Produce(name="signed-4x64-128", signs=True, connections=4, outstanding=64, size=128, ours_only=True),
+    Produce(name="acl-4x64-128", access=True, signs=True, connections=4, outstanding=64, size=128),
+    Produce(name="signed-64x1-1k", signs=True, connections=64, outstanding=1, ours_only=True),
+    Produce(name="acl-64x1-1k", access=True, signs=True, connections=64, outstanding=1),
     Produce(name="async-1x1-1k", connections=1, outstanding=1),
     OpenLoop(name="open-2000", clients=64, rate=2000, seconds=20),
     OpenLoop(name="open-20000", clients=64, rate=20_000, seconds=20),
@@ -211,6 +231,12 @@ LINES: tuple[Line, ...] = (
     _versus_peer("Async flush, 64 x 1, 1 KiB", "async-64x1-1k", Metric.P99, 2, 4),
     _versus_peer("Async flush, 64 x 1, 1 KiB", "async-64x1-1k", Metric.CPU, 3, 5.5),
     _versus_peer("Async flush, 1 x 1, 1 KiB", "async-1x1-1k", Metric.RATE, 1.4, 1.9),
+    _versus_peer("Access control, 4 x 64, 128 B", "acl-4x64-128", Metric.RATE, 4, 12),
+    Line("Access control against none, 4 x 64, 128 B", Metric.RATE, "acl-4x64-128", ("ours", "signed-4x64-128"), 0.75),
+    Line("Access control against none, 4 x 64, 128 B", Metric.CPU, "acl-4x64-128", ("ours", "signed-4x64-128")),
+    _versus_peer("Access control, 64 x 1, 1 KiB", "acl-64x1-1k", Metric.RATE, 2.5, 3.5),
+    Line("Access control against none, 64 x 1, 1 KiB", Metric.RATE, "acl-64x1-1k", ("ours", "signed-64x1-1k"), 0.9),
+    Line("Access control against none, 64 x 1, 1 KiB", Metric.CPU, "acl-64x1-1k", ("ours", "signed-64x1-1k")),
     _versus_peer("2 000 messages/s, open loop, 64 clients, 1 KiB", "open-2000", Metric.P99),
     _versus_peer("2 000 messages/s, open loop", "open-2000", Metric.P999, 5),
     _versus_peer("20 000 messages/s, open loop, 64 clients, 1 KiB", "open-20000", Metric.P99),

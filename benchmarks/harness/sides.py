@@ -13,9 +13,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from harness import interrupts, usage
+from harness import access, interrupts, usage
 from harness.children import ChildError, Server, run, running
 from harness.control import Control
+from harness.rows import Mode
 
 HOST = "127.0.0.1"
 SEGMENT_BYTES = 256 * 1024 * 1024
@@ -70,7 +71,7 @@ class Side(ABC):
         self.generation = 0
         self.running = False
         self.warm = False
-        self.flush = "ASYNC_FLUSH"
+        self.mode = Mode()
 
     @property
     @abstractmethod
@@ -108,11 +109,11 @@ class Side(ABC):
     def stop(self) -> None:
         """Stops all of it in order; nothing happens when it does not run."""
 
-    def start_fresh(self, flush: str) -> None:
+    def start_fresh(self, mode: Mode) -> None:
         """Starts with an empty store."""
         self.stop()
         shutil.rmtree(self.store, ignore_errors=True)
-        self.flush = flush
+        self.mode = mode
         self.generation += 1
         self.warm = False
         self.start_again()
@@ -159,7 +160,9 @@ class OurSide(Side):
         return [] if self._server is None else [self._server.process.pid]
 
     def _launch(self) -> Server:
-        options = [f"flushDiskType={self.flush}", f"mappedFileSizeCommitLog={SEGMENT_BYTES}", *self._settings]
+        options = [f"flushDiskType={self.mode.flush}", f"mappedFileSizeCommitLog={SEGMENT_BYTES}", *self._settings]
+        if self.mode.access:
+            options += access.our_settings(self.work)
         command = [str(self._tally), "run", "--dir", str(self.store), "--host", HOST, "--port", str(self.port)]
         command += ["--nameserver-port", str(self.nameserver_port), "--http-port", str(self._http_port)]
         for option in options:
@@ -255,11 +258,13 @@ class PeerSide(Side):
     def helpers(self) -> list[int]:
         return self._pid("namesrv")
 
-    def start_fresh(self, flush: str) -> None:
+    def start_fresh(self, mode: Mode) -> None:
         self.stop()
-        self.flush = flush
+        self.mode = mode
         self.generation += 1
-        self.lab("up", "--flush", flush)
+        if mode.access:
+            access.write_accounts(self.work / "home" / "conf" / "plain_acl.yml")
+        self.lab("up", "--flush", mode.flush, "--set", f"aclEnable={str(mode.access).lower()}")
         self.running = True
 
     def start_again(self) -> None:

@@ -45,7 +45,12 @@ class RustSide(Side):
     @staticmethod
     def takes_part(run: Run) -> bool:
         """Whether this side can run it: one broker, under a load that the generator makes."""
-        return isinstance(run, Produce | OpenLoop | Pull) and run.layout == "single" and not run.ours_only
+        return (
+            isinstance(run, Produce | OpenLoop | Pull)
+            and run.layout == "single"
+            and not run.ours_only
+            and not run.access
+        )
 
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes[1:]]
@@ -127,7 +132,7 @@ storePathRootDir = "{self.store}"
 storePathCommitLog = "{self.store / "commitlog"}"
 mappedFileSizeCommitLog = {SEGMENT_BYTES}
 brokerRole = "ASYNC_MASTER"
-flushDiskType = "{self.flush}"
+flushDiskType = "{self.mode.flush}"
 haListenAddress = "{HOST}"
 haListenPort = {self.port + 1}
 """
