@@ -140,8 +140,9 @@ acl-lab: build ## access control with RocketMQ's own Java client and admin tool:
 	$(BIN)/python e2e/acl_lab.py --version $(or $(PEER_VERSION),4.8.0)
 
 .PHONY: acl-decisions
-acl-decisions: build ## decisions of access control, compared with RocketMQ 4.8.0's: ROUNDS=20 SEED=1
+acl-decisions: build ## decisions of access control, compared with those of RocketMQ 4.8.0 and 5.5.0: ROUNDS=20 SEED=1
 	$(BIN)/python e2e/acl_decisions.py --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1)
+	$(BIN)/python e2e/acl_decisions.py --policies --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1)
 
 peer: build ## RocketMQ's own Java client against ours (../shared/peer): PEER_VERSION=5.x COMPARE=1
 	$(BIN)/python e2e/peer_suite.py --version $(or $(PEER_VERSION),4.8.0) $(if $(COMPARE),--compare --again 2)

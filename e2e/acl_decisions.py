@@ -1,11 +1,13 @@
-"""Compares the decisions of access control with those of RocketMQ 4.8.0, on the same `plain_acl.yml`.
+"""Compares the decisions of access control with those of RocketMQ.
 
-    python e2e/acl_decisions.py [--rounds 20] [--requests 60] [--seed 1]
+    python e2e/acl_decisions.py [--rounds 20] [--requests 60] [--seed 1]     account files, with RocketMQ 4.8.0
+    python e2e/acl_decisions.py --policies                                   users and policies, with RocketMQ 5.5.0
 
-Each round gives both brokers the same account file, and sends the same signed requests to both, from different
-addresses of loopback. Of the requests that RocketMQ checks, the decisions must be equal. Other requests may be refused
-here, and must not be allowed where RocketMQ refuses them. A message that is sent back belongs to them: here it needs
-`SUB` on the topic of the message, because the request names the message by its position.
+Each round gives both brokers the same account file, or creates the same users and policies with the requests of the
+admin tool. Then it sends the same signed requests to both, from different addresses of loopback. The decisions must be
+equal on the requests that `exact` names. Others may be refused here, and must not be allowed where RocketMQ refuses
+them: RocketMQ does not check them. To send a message back needs permission for its topic here, because the request
+names the message by its position.
 
 Exit status: 0 as expected, 1 not, 2 the comparison cannot run.
 """
@@ -14,13 +16,15 @@ from __future__ import annotations
 
 import argparse
 import collections
+import json
 import socket
 import sys
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import NamedTuple
 
-from lab.acl_cases import Request, make_round
+from lab.acl_cases import Request, make_policy_round, make_round
 from lab.peer import Peer, PeerMissingError
 from lab.places import HOST, work_folder
 from lab.processes import ProcessError, end_on_signals
@@ -29,10 +33,10 @@ from lab.tally import Tally
 from tallystick.node.access.request_table import ADMINISTRATION_OF_ROCKETMQ, CHECKED_BY_ROCKETMQ
 from tallystick.node.access.signatures import sign
 from tallystick.node.remoting.codec import decode, encode
-from tallystick.node.remoting.codes import RequestCode
+from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command
 
-_EXACT = (CHECKED_BY_ROCKETMQ | ADMINISTRATION_OF_ROCKETMQ) - {RequestCode.CONSUMER_SEND_MSG_BACK}
+_ADMINISTRATOR = ("administrator", "12345678")
 _REFUSED = "AclException"
 _FILE_S = 60.0
 _TOOLS = 'accessKey: administrator\nsecretKey: "12345678"\n'
@@ -69,14 +73,21 @@ class Side:
         """The answer to a request, from its source address."""
         answer = self._call(request.source, request.command)
         text = answer.remark or ""
-        return Answer(_REFUSED in text, f"{answer.code} {text}")
+        is_refused = _REFUSED in text or answer.code == ResponseCode.NO_PERMISSION
+        return Answer(is_refused, f"{answer.code} {text}")
+
+    def carry_out(self, command: Command) -> None:
+        """Sends a request of the administrator. ProcessError: it is refused."""
+        answer = self._call(HOST, command)
+        if answer.code != 0:
+            raise ProcessError(f"{self.name} refused {command.code} {command.ext}: {answer.code} {answer.remark}")
 
     def message(self) -> int:
         """The position of a message of the topic Orders."""
         if self._offset is None:
             fields = {"a": "g", "b": "Orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
             command = Command(RequestCode.SEND_MESSAGE_V2, ext=fields | {"i": "", "j": "0"}, body=b"body")
-            sign(command, "administrator", "12345678")
+            sign(command, *_ADMINISTRATOR)
             answer = self._call(HOST, command)
             if answer.code != 0 or answer.ext is None:
                 raise ProcessError(f"{self.name} stored no message: {answer.code} {answer.remark}")
@@ -114,64 +125,139 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return data
 
 
+class Comparison(ABC):
+    """One kind of rules: how both brokers are started, and how they get the rules of a round."""
+
+    exact: frozenset[int]
+    """Requests on which the decisions must be equal."""
+
+    def __init__(self, work: Path, version: str, settings: list[str]) -> None:
+        self.peer = Peer(work / "peer", version)
+        self._version, self._settings = version, settings
+        accounts, tools = work / "plain_acl.yml", work / "tools.yml"
+        accounts.write_text(_FIRST)
+        tools.write_text(_TOOLS)
+        self.tally = Tally(work / "tally", ["aclEnable=true", f"aclFile={accounts}", f"aclCredentialsFile={tools}"])
+        self.tally.folder.mkdir()
+        self.theirs_file = self.peer.work / "home" / "conf" / "plain_acl.yml"
+        self.sides = [
+            Side("tallystick", self.tally.port, accounts),
+            Side(f"RocketMQ {version}", self.peer.port, self.theirs_file),
+        ]
+
+    def start(self) -> None:
+        """Starts both brokers."""
+        self.tally.start()
+        self.peer.up(self._settings, version=self._version)
+
+    def stop(self) -> None:
+        """Kills both."""
+        self.peer.down(kill=True)
+        self.tally.kill()
+
+    @abstractmethod
+    def prepare(self, side: Side, seed: int, number: int, count: int) -> list[Request]:
+        """Gives one broker the rules of a round, and returns the round's requests."""
+
+
+class AccountFiles(Comparison):
+    """`plain_acl.yml` of RocketMQ 4.8.0."""
+
+    exact = (CHECKED_BY_ROCKETMQ | ADMINISTRATION_OF_ROCKETMQ) - {RequestCode.CONSUMER_SEND_MSG_BACK}
+
+    def __init__(self, work: Path) -> None:
+        super().__init__(work, "4.8.0", ["aclEnable=true"])
+        self.theirs_file.parent.mkdir(parents=True)
+        self.theirs_file.write_text(_FIRST)
+
+    def prepare(self, side: Side, seed: int, number: int, count: int) -> list[Request]:
+        made = make_round(seed, number, count, side.message)
+        side.use(made.content, made.sentinel)
+        return made.requests
+
+
+class Policies(Comparison):
+    """Users and policies of RocketMQ 5.5.0."""
+
+    exact = frozenset(
+        {
+            RequestCode.SEND_MESSAGE,
+            RequestCode.SEND_MESSAGE_V2,
+            RequestCode.PULL_MESSAGE,
+            RequestCode.QUERY_MESSAGE,
+            RequestCode.HEART_BEAT,
+            RequestCode.UNREGISTER_CLIENT,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            RequestCode.GET_MAX_OFFSET,
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            RequestCode.DELETE_TOPIC_IN_BROKER,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        }
+    )
+
+    def __init__(self, work: Path) -> None:
+        key, secret = _ADMINISTRATOR
+        providers = {
+            "authenticationProvider": "authentication.provider.DefaultAuthenticationProvider",
+            "authorizationProvider": "authorization.provider.DefaultAuthorizationProvider",
+            "authenticationMetadataProvider": "authentication.provider.LocalAuthenticationMetadataProvider",
+            "authorizationMetadataProvider": "authorization.provider.LocalAuthorizationMetadataProvider",
+        }
+        settings = [f"{name}=org.apache.rocketmq.auth.{value}" for name, value in providers.items()]
+        settings += ["authenticationEnabled=true", "authorizationEnabled=true"]
+        settings.append("initAuthenticationUser=" + json.dumps({"username": key, "password": secret}))
+        credentials = json.dumps({"accessKey": key, "secretKey": secret})
+        super().__init__(work, "5.5.0", [*settings, f"innerClientAuthenticationCredentials={credentials}"])
+
+    def prepare(self, side: Side, seed: int, number: int, count: int) -> list[Request]:
+        made = make_policy_round(seed, number, count, side.message, _ADMINISTRATOR)
+        for command in made.commands:
+            side.carry_out(command)
+        return made.requests
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20, help="account files")
-    parser.add_argument("--requests", type=int, default=60, help="requests for each account file")
+    parser.add_argument("--policies", action="store_true", help="users and policies of RocketMQ 5.5.0")
+    parser.add_argument("--rounds", type=int, default=20, help="account files, or sets of users")
+    parser.add_argument("--requests", type=int, default=60, help="requests of each round")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     end_on_signals()
     try:
         with work_folder("acl-decisions-") as work:
-            work.status = _compare(work.path, options.seed, options.rounds, options.requests)
+            comparison = (Policies if options.policies else AccountFiles)(work.path)
+            try:
+                comparison.start()
+                work.status = _run(comparison, options.seed, options.rounds, options.requests)
+            finally:
+                comparison.stop()
             return work.status
     except (PeerMissingError, ProcessError) as error:
         print(error, file=sys.stderr)
         return 2
 
 
-def _compare(work: Path, seed: int, rounds: int, count: int) -> int:
-    peer = Peer(work / "peer")
-    theirs_file = peer.work / "home" / "conf" / "plain_acl.yml"
-    ours_file = work / "plain_acl.yml"
-    theirs_file.parent.mkdir(parents=True)
-    for file in (theirs_file, ours_file):
-        file.write_text(_FIRST)
-    (work / "tools.yml").write_text(_TOOLS)
-    acl = ("aclEnable=true", f"aclFile={ours_file}", f"aclCredentialsFile={work / 'tools.yml'}")
-    tally = Tally(work / "tally", acl)
-    tally.folder.mkdir()
-    try:
-        tally.start()
-        peer.up(["aclEnable=true"])
-        sides = [Side("tallystick", tally.port, ours_file), Side("RocketMQ 4.8.0", peer.port, theirs_file)]
-        return _run(sides, seed, rounds, count)
-    finally:
-        peer.down(kill=True)
-        tally.kill()
-
-
-def _run(sides: list[Side], seed: int, rounds: int, count: int) -> int:
+def _run(comparison: Comparison, seed: int, rounds: int, count: int) -> int:
     seen: collections.Counter[str] = collections.Counter()
     wrong = 0
     for number in range(rounds):
         # Both brokers get the same requests; the position of the message differs.
-        made = [make_round(seed, number, count, side.message) for side in sides]
-        for side, its in zip(sides, made, strict=True):
-            side.use(its.content, its.sentinel)
-        for ours_request, theirs_request in zip(made[0].requests, made[1].requests, strict=True):
-            ours, theirs = sides[0].ask(ours_request), sides[1].ask(theirs_request)
-            is_exact = ours_request.command.code in _EXACT
+        both = [comparison.prepare(side, seed, number, count) for side in comparison.sides]
+        for requests in zip(*both, strict=True):
+            ours, theirs = (side.ask(request) for side, request in zip(comparison.sides, requests, strict=True))
+            is_exact = requests[0].command.code in comparison.exact
             rule = "must be equal" if is_exact else "may be stricter"
             seen[f"{rule}: RocketMQ {_word(theirs)}, tallystick {_word(ours)}"] += 1
             if ours.is_refused != theirs.is_refused and (is_exact or theirs.is_refused):
                 wrong += 1
-                print(
-                    f"WRONG round {number}: {ours_request.name}\n  RocketMQ:   {theirs.text}\n  tallystick: {ours.text}"
-                )
+                print(f"WRONG round {number}: {requests[0].name}")
+                print(f"  RocketMQ:   {theirs.text}\n  tallystick: {ours.text}")
     for text, times in sorted(seen.items()):
         print(f"{times:6} {text}")
-    print(f"{seen.total()} requests, {rounds} account files, seed {seed}: {wrong} decisions differ")
+    print(f"{seen.total()} requests, {rounds} rounds, seed {seed}: {wrong} decisions differ")
     return 1 if wrong else 0
 
 

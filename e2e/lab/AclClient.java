@@ -131,6 +131,16 @@ public class AclClient {
         step("consumer, another group", () -> pull("g2", "Orders", consumer));
         step("consumer, another topic", () -> pull("g1", "Other", consumer));
         step("producer consumes", () -> pull("g1", "Orders", producer));
+        if (arguments[2].startsWith("5.")) {
+            users(broker);
+        } else {
+            accounts(broker);
+        }
+        admin("administrator", "brokerStatus", "-b", broker);
+        System.exit(0);
+    }
+
+    private static void accounts(String broker) throws Exception {
         admin("administrator", "updateAclConfig", "-b", broker, "-a", "added01", "-s", "12345678", "-t", "Other=PUB");
         step("added account", () -> produce("p7", "Other", hook("added01", "12345678"), 1));
         admin("administrator", "updateGlobalWhiteAddr", "-b", broker, "-g", "10.1.2.3,10.1.3.*");
@@ -138,7 +148,26 @@ public class AclClient {
         admin("administrator", "getAccessConfigSubCommand", "-b", broker);
         admin("administrator", "deleteAccessConfig", "-b", broker, "-a", "added01");
         step("deleted account", () -> produce("p8", "Other", hook("added01", "12345678"), 1));
-        admin("administrator", "brokerStatus", "-b", broker);
-        System.exit(0);
+    }
+
+    /** Users and policies of ACL 2.0. */
+    private static void users(String broker) throws Exception {
+        RPCHook alice = hook("alice01", "12345678");
+        String subject = "User:alice01";
+        admin("administrator", "createUser", "-b", broker, "-u", "alice01", "-p", "12345678", "-t", "Normal");
+        step("user without a policy", () -> produce("p7", "Other", alice, 1));
+        admin("administrator", "createAcl", "-b", broker, "-s", subject, "-r", "Topic:Oth*,Group:u1", "-a", "Pub,Sub", "-d", "Allow");
+        step("user with a policy", () -> produce("p8", "Other", alice, 3));
+        step("user consumes", () -> consume("u1", "Other", alice, 5));
+        step("user, another topic", () -> produce("p9", "Orders", alice, 1));
+        admin("alice01", "listUser", "-b", broker);
+        admin("administrator", "getUser", "-b", broker, "-u", "alice01");
+        admin("administrator", "getAcl", "-b", broker, "-s", subject);
+        admin("administrator", "updateAcl", "-b", broker, "-s", subject, "-r", "Topic:Oth*", "-a", "Pub", "-d", "Deny");
+        step("user with a policy that denies", () -> produce("p10", "Other", alice, 1));
+        admin("administrator", "listAcl", "-b", broker);
+        admin("administrator", "deleteAcl", "-b", broker, "-s", subject);
+        admin("administrator", "deleteUser", "-b", broker, "-u", "alice01");
+        step("deleted user", () -> produce("p11", "Other", alice, 1));
     }
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,14 @@ SOURCES = tuple(f"127.0.0.{part}" for part in range(1, 9))
 _SENTINEL_SECRET = "sentinel-secret"
 _SENTINEL_SOURCE = "127.0.1.1"
 """No global white list has it: with one, the request would be allowed while the file before is still in use."""
+_NO_RETRY = frozenset(
+    {
+        *(Code.QUERY_MESSAGE, Code.HEART_BEAT, Code.PULL_MESSAGE),
+        *(Code.QUERY_CONSUMER_OFFSET, Code.UPDATE_CONSUMER_OFFSET),
+    }
+)
+"""RocketMQ 5.5 takes a retry topic as a topic in a query, and does not check it in the other requests: a user pulls the
+retries of any group with a group of its own. Here the topic is its group in all requests."""
 _PERMS = ("PUB", "SUB", "PUB|SUB", "SUB|PUB", "DENY", "ANY", "", " PUB ", "pub", "PUB | SUB")
 _ADDRESSES = ("127.0.0.2", "127.0.0.3-5", "127.0.0.{6,7}", "127.0.0.*", "127.0.0.4,127.0.0.8", "10.1.2.*", "127.0.*.*")
 
@@ -44,6 +52,56 @@ class Round:
     content: str
     requests: list[Request]
     sentinel: Request
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRound:
+    """Users of ACL 2.0 and their policies, as requests of an administrator, with requests of these users."""
+
+    commands: list[Command]
+    requests: list[Request]
+
+
+def make_policy_round(
+    seed: int, number: int, count: int, message: Callable[[], int], administrator: tuple[str, str]
+) -> PolicyRound:
+    """Each round has users of other names: RocketMQ caches users and policies."""
+    rng = random.Random(f"{seed}/{number}/policies")
+    accounts, commands = [], []
+    for index in range(5):
+        name = f"user{number}x{index}"
+        accounts.append({"accessKey": name, "secretKey": f"secret-of-{name}"})
+        commands += _user(rng, name, f"secret-of-{name}", disabled=index == 4 and rng.random() < 0.5)
+    for command in commands:
+        sign(command, *administrator)
+    return PolicyRound(commands, [_request(rng, accounts, message, _NO_RETRY) for _ in range(count)])
+
+
+def _user(rng: random.Random, name: str, password: str, *, disabled: bool) -> list[Command]:
+    fields = {"username": name, "password": password, "userType": rng.choice(["Normal", "Normal", "Normal", "Super"])}
+    found = [Command(Code.AUTH_CREATE_USER, ext={"username": name}, body=json.dumps(fields).encode())]
+    for kind in ("Custom", "Default"):
+        if entries := [_entry(rng) for _ in range(rng.choice([0, 1, 3, 6]))]:
+            subject = f"User:{name}"
+            body = {"subject": subject, "policies": [{"policyType": kind, "entries": entries}]}
+            found.append(Command(Code.AUTH_CREATE_ACL, ext={"subject": subject}, body=json.dumps(body).encode()))
+    if disabled:
+        body = {"username": name, "userStatus": "disable"}
+        found.append(Command(Code.AUTH_UPDATE_USER, ext={"username": name}, body=json.dumps(body).encode()))
+    return found
+
+
+def _entry(rng: random.Random) -> dict[str, Any]:
+    resource = rng.choice(
+        ["*", "Cluster:*", "Topic:*", "Group:*", "Topic:O*", "Topic:Or*", "Topic:topic-3*", "Group:g*", "Group:or*"]
+        + [f"Topic:{name}" for name in TOPICS]
+        + [f"Group:{name}" for name in GROUPS]
+    )
+    actions = rng.sample(["Pub", "Sub", "Create", "Update", "Delete", "Get", "List", "All"], rng.choice([1, 2, 4]))
+    entry = {"resource": resource, "actions": actions, "decision": rng.choice(["Allow", "Allow", "Deny"])}
+    if rng.random() < 0.3:
+        entry["sourceIps"] = rng.sample(["127.0.0.2", "127.0.0.4/31", "127.0.0.0/24", "10.0.0.0/8"], rng.randint(1, 2))
+    return entry
 
 
 def make_round(seed: int, number: int, count: int, message: Callable[[], int]) -> Round:
@@ -80,9 +138,11 @@ def _account(rng: random.Random, key: str) -> dict[str, Any]:
     return found
 
 
-def _request(rng: random.Random, accounts: list[dict[str, Any]], message: Callable[[], int]) -> Request:
+def _request(
+    rng: random.Random, accounts: list[dict[str, Any]], message: Callable[[], int], no_retry: Collection[Code] = ()
+) -> Request:
     code = rng.choice(list(_MAKERS))
-    topic = rng.choice([*TOPICS, "%RETRY%g1"])
+    topic = rng.choice(TOPICS if code in no_retry else [*TOPICS, "%RETRY%g1"])
     group = rng.choice(GROUPS)
     command = _MAKERS[code](topic, group, message)
     account = rng.choice(accounts)

@@ -28,6 +28,7 @@ _BURST = 20
 _SHOWN = (
     *("topic", "b", "originTopic", "consumerGroup", "group", "groupName", "producerGroup", "srcGroup", "destGroup"),
     *("accessKey", "globalWhiteAddrs", "brokerName", "namespace", "key"),
+    *("username", "subject", "resource", "policyType"),
 )
 """Extension fields that say what a request concerns."""
 _LONGEST = 128  # characters of a value

@@ -12,7 +12,8 @@ import logging
 import os
 from pathlib import Path
 
-from tallystick.node.access.plain_acl import MAX_BYTES, PlainAcl, PlainAclError, dump, parse
+from tallystick.node.access.fields import AclError
+from tallystick.node.access.plain_acl import MAX_BYTES, PlainAcl, dump, parse
 from tallystick.node.access.sealing import Sealer
 from tallystick.store._kernel import Door
 from tallystick.store.replace_file import replace_file
@@ -26,7 +27,7 @@ class AccountFile:
     """One file. `acl` is the content of the last good version, with secrets as they are used."""
 
     def __init__(self, path: Path, sealer: Sealer, door: Door) -> None:
-        """Reads the file. PlainAclError, OSError: it cannot be used."""
+        """Reads the file. AclError, OSError: it cannot be used."""
         self.path = path
         self.problem = ""
         """Why the file is not used as it is now; empty if it is."""
@@ -55,7 +56,7 @@ class AccountFile:
         except OSError as error:
             self._fails(error.strerror or str(error))
             return False
-        except PlainAclError as error:
+        except AclError as error:
             self._fails(str(error))
             return False
         self.problem = ""

@@ -47,6 +47,16 @@ class AddressPattern:
             raise AddressError(f"{text!r} is not a pattern of addresses")
         return cls(text, tuple(alternatives))
 
+    @classmethod
+    def parse_network(cls, text: str) -> AddressPattern:
+        """One address, or a network with the length of its prefix: `10.0.0.0/8`. AddressError."""
+        try:
+            network = ipaddress.ip_network(text.strip(), strict=False)
+        except ValueError:
+            raise AddressError(f"{text!r} is neither an address nor a network") from None
+        bounds = zip(_parts(network.network_address), _parts(network.broadcast_address), strict=True)
+        return cls(text, ((network.version, tuple(bounds)),))
+
     def matches(self, address: str) -> bool:
         """Whether an IP address belongs to the pattern. A text that is not an IP address belongs to `*` alone."""
         if not self._alternatives:
@@ -55,17 +65,19 @@ class AddressPattern:
             found = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return False
-        packed = found.packed
-        parts = (
-            list(packed)
-            if found.version == 4
-            else [int.from_bytes(packed[at : at + 2], "big") for at in range(0, 16, 2)]
-        )
+        parts = _parts(found)
         return any(
             version == found.version
             and all(low <= part <= high for part, (low, high) in zip(parts, ranges, strict=True))
             for version, ranges in self._alternatives
         )
+
+
+def _parts(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> list[int]:
+    packed = address.packed
+    if address.version == 4:
+        return list(packed)
+    return [int.from_bytes(packed[at : at + 2], "big") for at in range(0, 16, 2)]
 
 
 def _expand(text: str) -> list[str]:

@@ -3,7 +3,7 @@
     source address in the global white list ──────────────▶ served, not checked
     no access key, unknown access key ────────────────────▶ refused
     source address trusted by the account ────────────────▶ served, not checked further
-    wrong signature ──────────────────────────────────────▶ refused
+    wrong signature, disabled user ───────────────────────▶ refused
     a need of the request (`request_table`) not allowed ──▶ refused
 
 A refusal is RocketMQ's answer: code 1, and the text of its AclException as remark. Clients act on the code as with
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tallystick.node.remoting.connection import Connection
     from tallystick.node.remoting.endpoint import Handler
 
-REASONS = ("no_access_key", "unknown_account", "wrong_signature", "not_permitted", "unreadable")
+REASONS = ("no_access_key", "unknown_account", "wrong_signature", "disabled", "not_permitted", "unreadable")
 _EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
 
 
@@ -52,9 +52,9 @@ class Accounts:
     white: tuple[AddressPattern, ...] = ()
 
     @classmethod
-    def of(cls, acl: PlainAcl) -> Accounts:
-        """PlainAclError: an account is invalid."""
-        rules = {key: Rules(account.user()) for key, account in acl.accounts.items()}
+    def of(cls, acl: PlainAcl, cluster: str = "") -> Accounts:
+        """`cluster`: its name, for policies that name it; empty if it is unknown. AclError: an account is invalid."""
+        rules = {key: Rules(account.user(), cluster) for key, account in acl.accounts.items()}
         return cls(rules, acl.white_patterns())
 
 
@@ -93,14 +93,16 @@ def judge(accounts: Accounts, rule: Rule, source: str, command: Command, topic_a
         return Verdict(By.ADDRESS, found)
     if not is_signed(found.user.secret, ext, command.body):
         raise DeniedError("wrong_signature", f"Check signature failed for accessKey={key}")
-    if found.user.is_super and found.user.is_enabled:
+    if not found.user.is_enabled:
+        raise DeniedError("disabled", f"User:{key} is disabled")
+    if found.user.is_super:
         return Verdict(By.SIGNATURE, found)
     try:
         needs = rule.needs(command, topic_at)
     except UnreadableError as error:
         raise DeniedError("unreadable", str(error)) from error
     for need in needs:
-        if not found.allows(*need, source):
+        if not found.allows(need.resource, need.action, source, need.alternative):
             raise DeniedError("not_permitted", _not_permitted(need, rule, command, key))
     return Verdict(By.SIGNATURE, found)
 

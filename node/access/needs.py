@@ -11,23 +11,21 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tallystick.node.access.plain_acl import topic_resource
-from tallystick.node.access.policies import Action, Resource, ResourceKind
+from tallystick.node.access.policies import CLUSTER, Action, Resource, ResourceKind
 from tallystick.node.remoting.command import Command
 from tallystick.store import fastjson
 from tallystick.store.fastjson import FastjsonError
-
-CLUSTER = Resource(ResourceKind.CLUSTER, "")
-"""The cluster of the process. One process belongs to one cluster, so its name distinguishes nothing."""
 
 TopicAt = Callable[[int], str | None]
 """Returns the topic of the message that begins at a position of the log; None: no message begins there."""
 
 
 class Need(NamedTuple):
-    """One action on one resource."""
+    """One action on one resource. `alternative`: another action that permits the same."""
 
     resource: Resource
     action: Action
+    alternative: Action | None = None
 
 
 class UnreadableError(ValueError):
@@ -54,17 +52,19 @@ class Rule:
         return [need for part in self.parts for need in part(command, topic_at)]
 
 
-def topic(action: Action, field: str = "topic") -> Rule:
+def topic(action: Action, field: str = "topic", *, alternative: Action | None = None) -> Rule:
     """An action on the topic that a field names."""
     return Rule(
-        f"{action.value} on the topic (`{field}`)", (lambda command, _: _named(command, field, topic_resource, action),)
+        f"{_either(action, alternative)} on the topic (`{field}`)",
+        (lambda command, _: _named(command, field, topic_resource, action, alternative),),
     )
 
 
-def group(action: Action, field: str = "consumerGroup") -> Rule:
+def group(action: Action, field: str = "consumerGroup", *, alternative: Action | None = None) -> Rule:
     """An action on the consumer group that a field names."""
     return Rule(
-        f"{action.value} on the group (`{field}`)", (lambda command, _: _named(command, field, _group, action),)
+        f"{_either(action, alternative)} on the group (`{field}`)",
+        (lambda command, _: _named(command, field, _group, action, alternative),),
     )
 
 
@@ -149,6 +149,17 @@ def _group(name: str) -> Resource:
     return Resource(ResourceKind.GROUP, name)
 
 
-def _named(command: Command, field: str, resource: Callable[[str], Resource], action: Action) -> Iterable[Need]:
+def _either(action: Action, alternative: Action | None) -> str:
+    return action.value if alternative is None else f"{action.value} or {alternative.value}"
+
+
+def _named(
+    command: Command, field: str, resource: Callable[[str], Resource], action: Action, alternative: Action | None
+) -> Iterable[Need]:
     name = (command.ext or {}).get(field)
-    return () if name is None else (Need(resource(name), action),)
+    if name is None:
+        return ()
+    found = resource(name)
+    if action is Action.PUB and found.kind is ResourceKind.GROUP:  # to the retry topic of the group
+        action = Action.RESEND
+    return (Need(found, action, alternative),)

@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from tallystick.node.access.account_file import AccountFile
-from tallystick.node.access.plain_acl import PlainAclError
+from tallystick.node.access.fields import AclError
 from tallystick.node.access.sealing import Sealer, SealError, load_sealer
 from tallystick.node.access.signatures import sign
 from tallystick.node.remoting.command import Command
@@ -46,7 +46,7 @@ def open_accounts(file: str, sealer: Sealer, door: Door) -> AccountFile:
         return AccountFile(path, sealer, door)
     except OSError as error:
         raise SettingsError("aclFile", f"{path}: {error.strerror or error}") from error
-    except PlainAclError as error:
+    except AclError as error:
         raise SettingsError("aclFile", f"{path}: {error}") from error
 
 

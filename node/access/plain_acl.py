@@ -13,6 +13,8 @@
       - topicA=PUB|SUB
       groupPerms:
       - groupA=DENY
+    users:                               of ACL 2.0, with their policies (`acl_users`); RocketMQ 4.x does not read them
+    - username: alice
 
 A topic of `topicPerms` has the permissions of its line and no others: the default does not add to them. The retry topic
 of a group, `%RETRY%g`, is the group `g`. An administrator without `topicPerms` and `groupPerms` may do everything. With
@@ -29,8 +31,11 @@ from typing import Any
 
 import yaml
 
+from tallystick.node.access.acl_users import AclUser
 from tallystick.node.access.addresses import AddressError, AddressPattern
+from tallystick.node.access.fields import AclError, flag, objects, text, texts, values
 from tallystick.node.access.policies import (
+    OF_MESSAGES,
     Action,
     Decision,
     Match,
@@ -47,16 +52,11 @@ MIN_KEY_LENGTH = 7
 RETRY_PREFIX = "%RETRY%"
 
 _PUB_SUB = {
-    "PUB": frozenset({Action.PUB}),
+    "PUB": frozenset({Action.PUB, Action.RESEND}),
     "SUB": frozenset({Action.SUB}),
-    "PUB|SUB": frozenset({Action.PUB, Action.SUB}),
-    "SUB|PUB": frozenset({Action.PUB, Action.SUB}),
+    "PUB|SUB": OF_MESSAGES,
+    "SUB|PUB": OF_MESSAGES,
 }
-_CHECKED = frozenset({Action.PUB, Action.SUB})
-
-
-class PlainAclError(ValueError):
-    """The accounts cannot be used; the message says why, without secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,24 +74,36 @@ class Account:
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Account:
-        """Reads and checks the fields of a file or a request. PlainAclError."""
+        """Reads and checks the fields of a file or a request. AclError."""
         account = cls(
-            access_key=_text(fields, "accessKey"),
-            secret_key=_text(fields, "secretKey"),
-            white_remote_address=_text(fields, "whiteRemoteAddress"),
-            admin=_flag(fields, "admin"),
-            default_topic_perm=_text(fields, "defaultTopicPerm"),
-            default_group_perm=_text(fields, "defaultGroupPerm"),
-            topic_perms=_texts(fields, "topicPerms"),
-            group_perms=_texts(fields, "groupPerms"),
+            access_key=text(fields, "accessKey"),
+            secret_key=text(fields, "secretKey", strip=False),
+            white_remote_address=text(fields, "whiteRemoteAddress"),
+            admin=flag(fields, "admin"),
+            default_topic_perm=text(fields, "defaultTopicPerm"),
+            default_group_perm=text(fields, "defaultGroupPerm"),
+            topic_perms=texts(fields, "topicPerms"),
+            group_perms=texts(fields, "groupPerms"),
         )
         for name, value in (("accessKey", account.access_key), ("secretKey", account.secret_key)):
             if len(value) < MIN_KEY_LENGTH:
-                raise PlainAclError(
-                    f"account {account.access_key!r}: {name} has fewer than {MIN_KEY_LENGTH} characters"
-                )
+                raise AclError(f"account {account.access_key!r}: {name} has fewer than {MIN_KEY_LENGTH} characters")
         account.user()
         return account
+
+    @property
+    def name(self) -> str:
+        """The access key."""
+        return self.access_key
+
+    @property
+    def secret(self) -> str:
+        """The key of the account's signatures."""
+        return self.secret_key
+
+    def with_secret(self, secret: str) -> Account:
+        """The same account with another secret."""
+        return replace(self, secret_key=secret)
 
     def fields(self) -> dict[str, Any]:
         """The fields as in the file, without empty ones."""
@@ -108,12 +120,12 @@ class Account:
         return {name: value for name, value in found.items() if value not in ("", [])}
 
     def changed(self, fields: Mapping[str, Any]) -> Account:
-        """This account with the given fields replaced; fields that are missing or empty stay. PlainAclError."""
+        """This account with the given fields replaced; fields that are missing or empty stay. AclError."""
         given = {name: value for name, value in fields.items() if value not in (None, "", [], ())}
         return Account.read(self.fields() | given)
 
     def user(self) -> User:
-        """The user that this account means. PlainAclError: a permission or an address is invalid."""
+        """The user that this account means. AclError: a permission or an address is invalid."""
         own = {}  # later lines replace earlier ones, and topics replace groups
         for name, actions in _perms(self.access_key, "group", self.group_perms):
             own[Resource(ResourceKind.GROUP, name)] = actions
@@ -139,17 +151,34 @@ class Account:
         )
 
 
+Principal = Account | AclUser
+"""Who signs requests: an account of 4.x, or a user of ACL 2.0. The names of both are one name space."""
+
+
+def read_principal(fields: Mapping[str, Any]) -> Principal:
+    """Reads what `fields` of either kind returned. AclError."""
+    return AclUser.read(fields) if "username" in fields else Account.read(fields)
+
+
 @dataclass(frozen=True, slots=True)
 class PlainAcl:
-    """The whole content: accounts by access key, and the addresses that are not checked."""
+    """The whole content: accounts and users by name, and the addresses that are not checked."""
 
-    accounts: Mapping[str, Account]
+    accounts: Mapping[str, Principal]
     white_addresses: tuple[str, ...] = ()
     version: Mapping[str, Any] | None = None
     """`dataVersion` of the file: a time in milliseconds and a counter."""
 
+    def with_account(self, principal: Principal) -> PlainAcl:
+        """The same content with one account or user more, or with it in place of the one of its name."""
+        return replace(self, accounts={**self.accounts, principal.name: principal})
+
+    def without_account(self, name: str) -> PlainAcl:
+        """The same content without the account or user of this name, if there is one."""
+        return replace(self, accounts={key: each for key, each in self.accounts.items() if key != name})
+
     def white_patterns(self) -> tuple[AddressPattern, ...]:
-        """PlainAclError: an address is invalid."""
+        """AclError: an address is invalid."""
         return _patterns("globalWhiteRemoteAddresses", self.white_addresses)
 
 
@@ -161,27 +190,26 @@ def topic_resource(topic: str) -> Resource:
 
 
 def parse(content: bytes) -> PlainAcl:
-    """Reads the content of the file. PlainAclError: something in it is invalid; nothing of it should be used."""
+    """Reads the content of the file. AclError: something in it is invalid; nothing of it should be used."""
     if len(content) > MAX_BYTES:
-        raise PlainAclError(f"the file has {len(content)} bytes, more than {MAX_BYTES}")
+        raise AclError(f"the file has {len(content)} bytes, more than {MAX_BYTES}")
     try:
         found = yaml.load(content, Loader=_Loader)
     except (yaml.YAMLError, UnicodeError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark is not None else ""
         # The error's own text quotes the file, which has secrets.
-        raise PlainAclError(
+        raise AclError(
             f"the file is not YAML{where}: {getattr(error, 'problem', '') or type(error).__name__}"
         ) from None
     if not isinstance(found, dict) or not found:
-        raise PlainAclError("the file has no accounts: it is empty or not a map")
-    accounts: dict[str, Account] = {}
-    for row in _list(found, "accounts"):
-        if not isinstance(row, dict):
-            raise PlainAclError("an account is not a map")
-        account = Account.read(row)
-        accounts[account.access_key] = account
-    acl = PlainAcl(accounts, _texts(found, "globalWhiteRemoteAddresses"), _version(found))
+        raise AclError("the file has no accounts: it is empty or not a map")
+    accounts: dict[str, Principal] = {row.name: row for row in map(Account.read, objects(found, "accounts"))}
+    for user in map(AclUser.read, objects(found, "users")):
+        if user.name in accounts:
+            raise AclError(f"{user.name!r} is an account or a user already")
+        accounts[user.name] = user
+    acl = PlainAcl(accounts, texts(found, "globalWhiteRemoteAddresses"), _version(found))
     acl.white_patterns()
     return acl
 
@@ -189,7 +217,9 @@ def parse(content: bytes) -> PlainAcl:
 def dump(acl: PlainAcl) -> bytes:
     """The file's content for these accounts."""
     found: dict[str, Any] = {"globalWhiteRemoteAddresses": list(acl.white_addresses)}
-    found["accounts"] = [account.fields() for account in acl.accounts.values()]
+    for section, kind in (("accounts", Account), ("users", AclUser)):
+        if rows := [each.fields() for each in acl.accounts.values() if isinstance(each, kind)]:
+            found[section] = rows
     if acl.version is not None:
         found["dataVersion"] = [dict(acl.version)]
     return yaml.safe_dump(found, sort_keys=False, allow_unicode=True).encode()
@@ -209,7 +239,7 @@ def _pair(pattern: ResourcePattern, actions: frozenset[Action]) -> list[Policy]:
     """Policies that allow these of PUB and SUB, and deny the others. Who may use a resource may also inspect it."""
     allowed = actions | {Action.GET} if actions else actions
     policies = [Policy(pattern, allowed, Decision.ALLOW)] if allowed else []
-    denied = (_CHECKED | {Action.GET}) - allowed
+    denied = (OF_MESSAGES | {Action.GET}) - allowed
     return [*policies, Policy(pattern, denied, Decision.DENY)] if denied else policies
 
 
@@ -222,53 +252,20 @@ def _perms(key: str, what: str, lines: tuple[str, ...]) -> list[tuple[str, froze
     for line in lines:
         parts = [part for part in line.split("=") if part]
         if len(parts) != 2 or not parts[0].strip():
-            raise PlainAclError(f"account {key!r}: {line!r} is not a {what} with its permissions (NAME=PUB|SUB)")
+            raise AclError(f"account {key!r}: {line!r} is not a {what} with its permissions (NAME=PUB|SUB)")
         found.append((parts[0].strip(), _actions(parts[1])))
     return found
 
 
-def _patterns(what: str, texts: tuple[str, ...]) -> tuple[AddressPattern, ...]:
+def _patterns(what: str, written: tuple[str, ...]) -> tuple[AddressPattern, ...]:
     try:
-        return tuple(AddressPattern.parse(text) for text in texts if text.strip())
+        return tuple(AddressPattern.parse(one) for one in written if one.strip())
     except AddressError as error:
-        raise PlainAclError(f"{what}: {error}") from error
-
-
-def _text(fields: Mapping[str, Any], name: str) -> str:
-    value = fields.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise PlainAclError(f"{name} is not a text")
-    return value.strip() if name != "secretKey" else value
-
-
-def _flag(fields: Mapping[str, Any], name: str) -> bool:
-    value = fields.get(name)
-    text = str(value).lower() if value is not None else ""
-    if text not in ("", "true", "false", "yes", "no", "on", "off"):
-        raise PlainAclError(f"{name} is neither true nor false")
-    return text in ("true", "yes", "on")
-
-
-def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
-    value = fields.get(name)
-    if value is None:
-        return []
-    if not isinstance(value, list | tuple):
-        raise PlainAclError(f"{name} is not a list")
-    return list(value)
-
-
-def _texts(fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    found = [value for value in _list(fields, name) if value is not None]
-    if not all(isinstance(value, str) for value in found):
-        raise PlainAclError(f"{name} has an element that is not a text")
-    return tuple(found)
+        raise AclError(f"{what}: {error}") from error
 
 
 def _version(found: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    rows = _list(found, "dataVersion")
+    rows = values(found, "dataVersion")
     try:
         row = rows[0]
         return {"timestamp": int(row["timestamp"]), "counter": int(row["counter"])}

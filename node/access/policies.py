@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 
 from tallystick.node.access.addresses import AddressPattern
 
@@ -37,6 +38,9 @@ class Action(enum.Enum):
 
     PUB = "Pub"
     SUB = "Sub"
+    RESEND = "Resend"
+    """Sending a message again that a consumer could not process. Nobody writes it: `PUB` of an account permits it, and
+    `Sub` of a policy, as in RocketMQ 4.8 and 5.5."""
     CREATE = "Create"
     UPDATE = "Update"
     DELETE = "Delete"
@@ -108,9 +112,11 @@ class Policy:
             self.decision is Decision.ALLOW,
         )
 
-    def applies(self, action: Action, source: str) -> bool:
-        """Whether the policy concerns this action from this address."""
-        return action in self.actions and (not self.sources or any(each.matches(source) for each in self.sources))
+    def applies(self, actions: Collection[Action], source: str) -> bool:
+        """Whether the policy concerns one of these actions from this address."""
+        if self.actions.isdisjoint(actions):
+            return False
+        return not self.sources or any(each.matches(source) for each in self.sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +135,27 @@ class User:
     """Who names this account from one of these addresses needs no signature, and may do everything."""
 
 
-_OF_MESSAGES = frozenset({Action.PUB, Action.SUB})
+OF_MESSAGES = frozenset({Action.PUB, Action.SUB, Action.RESEND})
+
+
+CLUSTER = Resource(ResourceKind.CLUSTER, "")
+"""The cluster of the process. One process belongs to one cluster, so requests do not name it."""
 
 
 class Rules:
     """The policies of one user, arranged so that a decision does not look at all of them."""
 
-    def __init__(self, user: User) -> None:
+    def __init__(self, user: User, cluster: str = "") -> None:
+        """`cluster`: the name of the cluster of the process; policies with the name of another cluster never apply."""
         self.user = user
         named: dict[Resource, list[Policy]] = defaultdict(list)
         others: list[Policy] = []
         for policy in sorted(user.policies, key=Policy.precedence):
             pattern = policy.pattern
+            if pattern.kind is ResourceKind.CLUSTER:
+                if pattern.covers(Resource(ResourceKind.CLUSTER, cluster)):
+                    others.append(replace(policy, pattern=ResourcePattern(ResourceKind.CLUSTER)))
+                continue
             if pattern.kind is not None and pattern.match is Match.EXACT and not policy.is_default:
                 named[Resource(pattern.kind, pattern.name)].append(policy)  # these precede all others
             else:
@@ -148,17 +163,21 @@ class Rules:
         self._named = dict(named)
         self._others = tuple(others)
 
-    def allows(self, resource: Resource, action: Action, source: str) -> bool:
-        """Whether the user may do this with the resource from this address."""
+    def allows(self, resource: Resource, action: Action, source: str, alternative: Action | None = None) -> bool:
+        """Whether the user may do this with the resource from this address.
+
+        `alternative`: another action that permits the same. The first policy for one of the two decides.
+        """
+        actions = (action,) if alternative is None else (action, alternative)
         user = self.user
         if not user.is_enabled:
             return False
-        if user.is_super or (user.may_administer and action not in _OF_MESSAGES):
+        if user.is_super or (user.may_administer and action not in OF_MESSAGES):
             return True
         for policy in self._named.get(resource, ()):
-            if policy.applies(action, source):
+            if policy.applies(actions, source):
                 return policy.decision is Decision.ALLOW
         for policy in self._others:
-            if policy.pattern.covers(resource) and policy.applies(action, source):
+            if policy.pattern.covers(resource) and policy.applies(actions, source):
                 return policy.decision is Decision.ALLOW
         return False

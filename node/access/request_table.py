@@ -93,14 +93,18 @@ BROKER: dict[int, Rule] = {
     Code.PULL_MESSAGE: _PULL,
     Code.LITE_PULL_MESSAGE: _PULL,
     Code.CONSUMER_SEND_MSG_BACK: both(
-        topic(Action.PUB, "originTopic"), group(Action.SUB, "group"), message_at(Action.SUB, "offset")
+        topic(Action.RESEND, "originTopic"), group(Action.SUB, "group"), message_at(Action.SUB, "offset")
     ),
-    Code.QUERY_CONSUMER_OFFSET: _PULL,
-    Code.UPDATE_CONSUMER_OFFSET: _PULL,
-    Code.GET_CONSUMER_LIST_BY_GROUP: group(Action.SUB),
+    Code.QUERY_CONSUMER_OFFSET: both(
+        topic(Action.SUB, alternative=Action.GET), group(Action.SUB, alternative=Action.GET)
+    ),
+    Code.UPDATE_CONSUMER_OFFSET: both(
+        topic(Action.SUB, alternative=Action.UPDATE), group(Action.SUB, alternative=Action.UPDATE)
+    ),
+    Code.GET_CONSUMER_LIST_BY_GROUP: group(Action.SUB, alternative=Action.GET),
     Code.LOCK_BATCH_MQ: _LOCKS,
     Code.UNLOCK_BATCH_MQ: _LOCKS,
-    Code.QUERY_MESSAGE: topic(Action.SUB),
+    Code.QUERY_MESSAGE: topic(Action.SUB, alternative=Action.GET),
     Code.VIEW_MESSAGE_BY_ID: message_at(Action.SUB, "offset"),
     # both
     Code.HEART_BEAT: body("Sub on each group and on the topic of each subscription (body)", _heartbeat),
@@ -147,6 +151,16 @@ BROKER: dict[int, Rule] = {
     Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _CHANGE,
     Code.GET_BROKER_CLUSTER_ACL_INFO: _READ,
     Code.GET_BROKER_CLUSTER_ACL_CONFIG: administrative(_READ),
+    Code.AUTH_CREATE_USER: _CHANGE,
+    Code.AUTH_UPDATE_USER: _CHANGE,
+    Code.AUTH_DELETE_USER: _CHANGE,
+    Code.AUTH_GET_USER: administrative(_READ),
+    Code.AUTH_LIST_USER: administrative(_READ),
+    Code.AUTH_CREATE_ACL: _CHANGE,
+    Code.AUTH_UPDATE_ACL: _CHANGE,
+    Code.AUTH_DELETE_ACL: _CHANGE,
+    Code.AUTH_GET_ACL: administrative(_READ),
+    Code.AUTH_LIST_ACL: administrative(_READ),
     Code.GET_ALL_TOPIC_CONFIG: _READ,
     Code.GET_ALL_CONSUMER_OFFSET: _READ,
     Code.GET_ALL_DELAY_OFFSET: _READ,

@@ -16,14 +16,33 @@ import binascii
 import secrets
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self, TypeVar
 
-from tallystick.node.access.plain_acl import Account, PlainAcl, PlainAclError
+from tallystick.node.access.fields import AclError
+from tallystick.node.access.plain_acl import PlainAcl
 
 _PREFIX = "sealed:"
 _NONCE_BYTES = 12
 _KEY_DIGITS = 64
 _PURPOSE = b"tallystick account secret: "
+
+
+class Holder(Protocol):
+    """Who has a secret: an account or a user."""
+
+    @property
+    def name(self) -> str:
+        """Its secret is bound to it."""
+
+    @property
+    def secret(self) -> str:
+        """As it is used, or sealed."""
+
+    def with_secret(self, secret: str) -> Self:
+        """The same holder with another secret."""
+
+
+_Holder = TypeVar("_Holder", bound=Holder)
 
 
 class SealError(ValueError):
@@ -33,14 +52,14 @@ class SealError(ValueError):
 class Sealer:
     """No key: secrets are stored as they are."""
 
-    def seal(self, account: Account) -> Account:
+    def seal(self, account: _Holder) -> _Holder:
         """The account as it is stored."""
         return account
 
-    def open(self, account: Account) -> Account:
-        """The account as it is used. PlainAclError: its secret cannot be decrypted."""
-        if account.secret_key.startswith(_PREFIX):
-            raise PlainAclError(f"account {account.access_key!r}: its secret is sealed, and aclKeyFile is not set")
+    def open(self, account: _Holder) -> _Holder:
+        """The account as it is used. AclError: its secret cannot be decrypted."""
+        if account.secret.startswith(_PREFIX):
+            raise AclError(f"account {account.name!r}: its secret is sealed, and aclKeyFile is not set")
         return account
 
     def sealed(self, acl: PlainAcl) -> PlainAcl:
@@ -48,7 +67,7 @@ class Sealer:
         return replace(acl, accounts={key: self.seal(account) for key, account in acl.accounts.items()})
 
     def opened(self, acl: PlainAcl) -> PlainAcl:
-        """All accounts as they are used. PlainAclError."""
+        """All accounts as they are used. AclError."""
         return replace(acl, accounts={key: self.open(account) for key, account in acl.accounts.items()})
 
 
@@ -59,17 +78,17 @@ class KeySealer(Sealer):
         """SealError: the library is missing."""
         self._cipher = _cipher(key)
 
-    def seal(self, account: Account) -> Account:
+    def seal(self, account: _Holder) -> _Holder:
         """See `Sealer`."""
-        if account.secret_key.startswith(_PREFIX):
+        if account.secret.startswith(_PREFIX):
             return account
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        encrypted = nonce + self._cipher.encrypt(nonce, account.secret_key.encode(), _about(account))
-        return replace(account, secret_key=_PREFIX + base64.b64encode(encrypted).decode())
+        encrypted = nonce + self._cipher.encrypt(nonce, account.secret.encode(), _about(account))
+        return account.with_secret(_PREFIX + base64.b64encode(encrypted).decode())
 
-    def open(self, account: Account) -> Account:
+    def open(self, account: _Holder) -> _Holder:
         """See `Sealer`."""
-        text = account.secret_key
+        text = account.secret
         if not text.startswith(_PREFIX):
             return account
         try:
@@ -80,8 +99,8 @@ class KeySealer(Sealer):
         except Exception:  # InvalidTag, which only exists with the library
             secret = ""
         if not secret:
-            raise PlainAclError(f"account {account.access_key!r}: its secret was not sealed with the key of aclKeyFile")
-        return replace(account, secret_key=secret)
+            raise AclError(f"account {account.name!r}: its secret was not sealed with the key of aclKeyFile")
+        return account.with_secret(secret)
 
 
 def load_sealer(path: Path | None) -> Sealer:
@@ -98,8 +117,8 @@ def load_sealer(path: Path | None) -> Sealer:
     return KeySealer(key)
 
 
-def _about(account: Account) -> bytes:
-    return _PURPOSE + account.access_key.encode()
+def _about(account: Holder) -> bytes:
+    return _PURPOSE + account.name.encode()
 
 
 def _cipher(key: bytes) -> Any:

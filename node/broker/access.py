@@ -37,6 +37,7 @@ class BrokerAccess:
         sealer = open_sealer(settings.aclKeyFile)
         self._file = open_accounts(settings.aclFile, sealer, door)
         self._now_ms = now_ms
+        self._cluster = settings.brokerClusterName
         self._changing = asyncio.Lock()
         self.table = AccountTable(self._file.acl, sealer, self._use) if in_group else None
         self.control = AccessControl(BROKER, AccessLog(), topic_at=lambda pos: topic_at(store, pos))
@@ -66,10 +67,10 @@ class BrokerAccess:
             self._use()
 
     async def change(self, edit: Callable[[PlainAcl], PlainAcl]) -> None:
-        """Changes the accounts, durably. PlainAclError: the result is invalid; OSError; FollowsError."""
+        """Changes the accounts, durably. AclError: the result is invalid; OSError; FollowsError."""
         async with self._changing:
             edited = edit(self.acl)
-            Accounts.of(edited)  # raises before anything changes
+            Accounts.of(edited, self._cluster)  # raises before anything changes
             counter = int((self.acl.version or {}).get("counter", 0)) + 1
             acl = replace(edited, version={"timestamp": self._now_ms(), "counter": counter})
             if self.table is None:
@@ -81,7 +82,7 @@ class BrokerAccess:
                 await self.table.saved()
 
     def _use(self) -> None:
-        self.control.accounts = Accounts.of(self.acl)
+        self.control.accounts = Accounts.of(self.acl, self._cluster)
         self.on_change()
 
 

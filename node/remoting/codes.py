@@ -124,6 +124,18 @@ class RequestCode(enum.IntEnum):
     QUERY_DATA_VERSION = 322
     ADD_WRITE_PERM_OF_BROKER = 327  # 4.9
 
+    # users and policies of ACL 2.0, 5.x
+    AUTH_CREATE_USER = 3001
+    AUTH_UPDATE_USER = 3002
+    AUTH_DELETE_USER = 3003
+    AUTH_GET_USER = 3004
+    AUTH_LIST_USER = 3005
+    AUTH_CREATE_ACL = 3006
+    AUTH_UPDATE_ACL = 3007
+    AUTH_DELETE_ACL = 3008
+    AUTH_GET_ACL = 3009
+    AUTH_LIST_ACL = 3010
+
     # between the members of a replicated group; only tallystick has them, see `broker.envelope`
     FORWARDED_REQUEST = 31001
     CLIENT_LEFT = 31002

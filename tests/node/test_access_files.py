@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tallystick.node.access.account_file import AccountFile
-from tallystick.node.access.plain_acl import Account, PlainAclError
+from tallystick.node.access.fields import AclError
+from tallystick.node.access.plain_acl import Account
 from tallystick.node.access.sealing import KeySealer, Sealer, SealError, load_sealer
 from tallystick.store._kernel import Door
 
@@ -94,7 +95,7 @@ def test_a_replaced_symbolic_link_is_a_change(path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"accounts: ["])
 def test_a_start_needs_a_valid_file(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    with pytest.raises(PlainAclError):
+    with pytest.raises(AclError):
         opened(path)
     path.unlink()
     with pytest.raises(OSError, match="No such file"):
@@ -104,11 +105,11 @@ def test_a_start_needs_a_valid_file(path: Path, content: bytes) -> None:
 def test_a_saved_file_keeps_its_permissions_and_is_no_change(path: Path) -> None:
     path.chmod(0o640)
     file = opened(path)
-    account = file.acl.accounts["account1"]
-    file.save(replace(file.acl, accounts={"account1": replace(account, admin=True)}))
+    changed = Account.read({"accessKey": "account1", "secretKey": "secret01", "admin": "true"})
+    file.save(replace(file.acl, accounts={"account1": changed}))
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert not file.look() and not file.look()
-    assert opened(path).acl.accounts["account1"].admin
+    assert opened(path).acl.accounts == {"account1": changed}
 
 
 def test_secrets_are_sealed_with_a_key(path: Path, tmp_path: Path) -> None:
@@ -118,18 +119,18 @@ def test_secrets_are_sealed_with_a_key(path: Path, tmp_path: Path) -> None:
     file = opened(path, sealer)
     file.save(file.acl)
     assert b"secret01" not in path.read_bytes()
-    assert opened(path, sealer).acl.accounts["account1"].secret_key == "secret01"
-    with pytest.raises(PlainAclError, match="aclKeyFile is not set"):
+    assert opened(path, sealer).acl.accounts["account1"].secret == "secret01"
+    with pytest.raises(AclError, match="aclKeyFile is not set"):
         opened(path)
-    with pytest.raises(PlainAclError, match="was not sealed with the key"):
+    with pytest.raises(AclError, match="was not sealed with the key"):
         opened(path, KeySealer(b"x" * 32))
 
 
 def test_the_secret_of_one_account_is_not_that_of_another() -> None:
     sealer = KeySealer(b"x" * 32)
     first = sealer.seal(account("account1"))
-    assert sealer.open(first).secret_key == "secret01"
-    with pytest.raises(PlainAclError):
+    assert sealer.open(first).secret == "secret01"
+    with pytest.raises(AclError):
         sealer.open(replace(first, access_key="account2"))
     assert sealer.seal(first) is first
 

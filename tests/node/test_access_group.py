@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from fake_member import FakeMember
 
+from tallystick.node.access.acl_users import AclUser
 from tallystick.node.access.plain_acl import Account, PlainAcl
 from tallystick.node.access.sealing import KeySealer, Sealer
 from tallystick.node.broker.group.replicated import GroupTables
@@ -74,6 +75,23 @@ def test_a_change_reaches_the_follower(pair: Pair) -> None:
     pair.leader.table.set(changed)
     pair.sync()
     assert pair.follower.table.acl == changed
+
+
+def test_a_user_with_policies_reaches_the_follower(pair: Pair) -> None:
+    pair.sync()
+    policies = [
+        {"policyType": "Custom", "entries": [{"resource": "Topic:a*", "actions": ["Pub"], "decision": "Allow"}]}
+    ]
+    user = AclUser.read({"username": "alice", "password": "secret01", "policies": policies})
+    pair.leader.table.set(pair.leader.table.acl.with_account(user))
+    pair.sync()
+    assert pair.follower.table.acl.accounts["alice"] == user
+    pair.leader.table.set(pair.leader.table.acl.with_account(user.without_policy("", "")))
+    pair.sync()
+    assert pair.follower.table.acl.accounts["alice"] == user.without_policy("", "")
+    pair.leader.table.set(pair.leader.table.acl.without_account("alice"))
+    pair.sync()
+    assert "alice" not in pair.follower.table.acl.accounts
 
 
 def test_only_the_white_list_changes(pair: Pair) -> None:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.node.access.plain_acl import Account, PlainAcl, PlainAclError, dump, parse, topic_resource
+from tallystick.node.access.fields import AclError
+from tallystick.node.access.plain_acl import Account, PlainAcl, dump, parse, topic_resource
 from tallystick.node.access.policies import Action, Resource, ResourceKind, Rules
 
 FILE = b"""
@@ -146,13 +147,14 @@ def test_a_written_file_is_read_again(written: list[Account]) -> None:
     ],
 )
 def test_an_invalid_file_is_refused_without_secrets(content: bytes, reason: str) -> None:
-    with pytest.raises(PlainAclError, match=reason.replace("*", "")) as caught:
+    with pytest.raises(AclError, match=reason.replace("*", "")) as caught:
         parse(content)
     assert "12345678" not in str(caught.value)
 
 
 def test_a_change_keeps_what_is_not_given() -> None:
     account = parse(FILE).accounts["RocketMQ"]
+    assert isinstance(account, Account)
     changed = account.changed({"topicPerms": ["x=PUB"], "groupPerms": None, "secretKey": ""})
     assert changed.topic_perms == ("x=PUB",)
     assert changed.secret_key == "12345678" and changed.group_perms == account.group_perms

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tallystick.node.access.addresses import AddressPattern
 from tallystick.node.access.policies import (
+    CLUSTER,
     Action,
     Decision,
     Match,
@@ -85,7 +86,8 @@ def test_decisions_equal_those_of_the_twin(
 ) -> None:
     user = User("user", "secret", tuple(own))
     resource = Resource(kind, name)
-    assert Rules(user).allows(resource, action, source) == twin_allows(user, resource, action, source)
+    asked = CLUSTER if kind is ResourceKind.CLUSTER else resource
+    assert Rules(user, name).allows(asked, action, source) == twin_allows(user, resource, action, source)
 
 
 def rule(kind: ResourceKind | None, match: Match, name: str, decision: Decision, *, is_default: bool = False) -> Policy:

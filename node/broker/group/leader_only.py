@@ -58,6 +58,12 @@ CHANGES = frozenset(
         RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
         RequestCode.DELETE_ACL_CONFIG,
         RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        RequestCode.AUTH_CREATE_USER,
+        RequestCode.AUTH_UPDATE_USER,
+        RequestCode.AUTH_DELETE_USER,
+        RequestCode.AUTH_CREATE_ACL,
+        RequestCode.AUTH_UPDATE_ACL,
+        RequestCode.AUTH_DELETE_ACL,
     }
 )
 QUESTIONS = frozenset(
@@ -86,6 +92,10 @@ LOG = frozenset(
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
         RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
         RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG,
+        RequestCode.AUTH_GET_USER,
+        RequestCode.AUTH_LIST_USER,
+        RequestCode.AUTH_GET_ACL,
+        RequestCode.AUTH_LIST_ACL,
     }
 )
 HERE = frozenset(

@@ -23,6 +23,7 @@ from tallystick.node.broker.processors.reply import ReplyProcessor
 from tallystick.node.broker.processors.send import SendProcessor
 from tallystick.node.broker.processors.send_back import SendBackProcessor
 from tallystick.node.broker.processors.transaction import TransactionProcessor
+from tallystick.node.broker.processors.users import UserProcessor
 
 if TYPE_CHECKING:
     from tallystick.node.broker.context import BrokerContext
@@ -45,6 +46,7 @@ _PROCESSORS = (
     InspectionProcessor,
     RelayProcessor,
     AccountProcessor,
+    UserProcessor,
 )
 
 

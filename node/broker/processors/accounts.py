@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tallystick.node.access.plain_acl import Account, PlainAcl, PlainAclError
+from tallystick.node.access.acl_users import AclUser
+from tallystick.node.access.fields import AclError
+from tallystick.node.access.plain_acl import Account, PlainAcl
 from tallystick.node.broker.processors.answers import json_answer
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, ResponseError, need_str, opt_str
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
     from tallystick.node.broker.tables.clients import Channel
     from tallystick.node.remoting.endpoint import Handler
 
-_HIDDEN = "******"
+HIDDEN = "******"
+"""What answers have in place of a secret."""
 _TEXTS = ("accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopicPerm", "defaultGroupPerm")
 _LISTS = ("topicPerms", "groupPerms")
 
@@ -53,8 +56,9 @@ class AccountProcessor:
 
         def edit(acl: PlainAcl) -> PlainAcl:
             known = acl.accounts.get(key)
-            account = Account.read(fields) if known is None else known.changed(fields)
-            return replace(acl, accounts={**acl.accounts, key: account})
+            if isinstance(known, AclUser):
+                raise AclError(f"{key!r} is a user of ACL 2.0: change it with updateUser")
+            return acl.with_account(Account.read(fields) if known is None else known.changed(fields))
 
         await self._change(edit, ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED)
         return command.reply()
@@ -64,9 +68,9 @@ class AccountProcessor:
         key = need_str(command.ext, "accessKey")
 
         def edit(acl: PlainAcl) -> PlainAcl:
-            if key not in acl.accounts:
-                raise PlainAclError(f"there is no account {key!r}")
-            return replace(acl, accounts={name: account for name, account in acl.accounts.items() if name != key})
+            if not isinstance(acl.accounts.get(key), Account):
+                raise AclError(f"there is no account {key!r}")
+            return acl.without_account(key)
 
         await self._change(edit, ResponseCode.DELETE_ACL_CONFIG_FAILED)
         return command.reply()
@@ -95,7 +99,8 @@ class AccountProcessor:
     def all(self, channel: Channel, command: Command) -> Command:
         """54."""
         acl = self._access().acl
-        accounts = [account.fields() | {"secretKey": _HIDDEN} for account in acl.accounts.values()]
+        rows = [each for each in acl.accounts.values() if isinstance(each, Account)]
+        accounts = [account.fields() | {"secretKey": HIDDEN} for account in rows]
         return json_answer(command, {"globalWhiteAddrs": list(acl.white_addresses), "plainAccessConfigs": accounts})
 
     def _access(self) -> BrokerAccess:
@@ -106,7 +111,7 @@ class AccountProcessor:
     async def _change(self, edit: Callable[[PlainAcl], PlainAcl], failed: ResponseCode) -> None:
         try:
             await self._access().change(edit)
-        except (PlainAclError, OSError) as error:
+        except (AclError, OSError) as error:
             raise ResponseError(failed, str(error)) from error
 
 

@@ -4,9 +4,10 @@
      "white":    ["10.10.103.*"],
      "version":  {"timestamp": 1700000000000, "counter": 3}}
 
-A row is an account as in `plain_acl.yml`. Its secret is sealed if there is a key (`node/access/sealing.py`). Until the
-group has committed its accounts, each member uses those of its account file, and the first leader puts its own into the
-log. An account that this member cannot use (it lacks the key) is refused; `problem` names it.
+A row is an account, or a user with its policies, as in `plain_acl.yml`. Its secret is sealed if there is a key
+(`node/access/sealing.py`). Until the group has committed its accounts, each member uses those of its account file, and
+the first leader puts its own into the log. An account that this member cannot use (it lacks the key) is refused;
+`problem` names it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tallystick.node.access.plain_acl import Account, PlainAcl, PlainAclError
+from tallystick.node.access.fields import AclError
+from tallystick.node.access.plain_acl import PlainAcl, Principal, read_principal
 from tallystick.node.access.sealing import Sealer
 from tallystick.node.broker.tables.saving import NoFile, ReplicatedTable
 
@@ -88,11 +90,12 @@ class AccountTable(ReplicatedTable):
     def take(self, picture: Mapping[str, Any], rows: Iterable[str] | None = None) -> None:
         """See `ReplicatedTable`."""
         super().take(picture, rows)
-        accounts, problem = {}, ""
+        accounts: dict[str, Principal] = {}
+        problem = ""
         for key, row in sorted(self._rows.items()):
             try:
-                accounts[key] = self._sealer.open(Account.read(row))
-            except PlainAclError as error:
+                accounts[key] = self._sealer.open(read_principal(row))
+            except AclError as error:
                 problem = str(error)
         if problem and problem != self.problem:
             _logger.error("an account of the group cannot be used here: %s", problem)
