@@ -482,8 +482,8 @@ _ACCESS: tuple[MetricDeclaration[Broker], ...] = (
         "rocketmq_acl_denied_requests_total",
         "requests",
         "Requests that access control refused, by reason: `no_access_key`, `unknown_account`, `wrong_signature`,"
-        " `disabled`, `not_permitted` or `unreadable` (a body that does not say what the request concerns). No series without"
-        " `aclEnable`.",
+        " `disabled`, `not_permitted` or `unreadable` (a body that does not say what the request concerns)."
+        " No series without `aclEnable`.",
         "each refused request",
         _denied,
         "reason",
