@@ -1,4 +1,4 @@
-"""The access log: refused requests and administrative ones, as lines of the logger `tallystick.access`.
+"""The access log: refused requests and changes, as lines of the logger `tallystick.access`.
 
 The message of a line is a JSON object:
 
@@ -31,7 +31,8 @@ _SHOWN = (
     *("username", "subject", "resource", "policyType"),
 )
 """Extension fields that say what a request concerns."""
-_LONGEST = 128  # characters of a value
+LONGEST = 128
+"""Characters of a value that are shown."""
 
 
 class AccessLog:
@@ -45,30 +46,32 @@ class AccessLog:
 
     def denied(self, command: Command, client: str, reason: str) -> None:
         """A refused request."""
-        self._write(reason, logging.WARNING, {"result": "denied", "reason": reason}, command, client)
+        self.write(reason, logging.WARNING, {"result": "denied", "reason": reason, **_about(command, client)})
 
     def allowed(self, command: Command, client: str, *, by: str) -> None:
         """An administrative request; `by`: why it was allowed."""
-        self._write("allowed", logging.INFO, {"result": "allowed", "by": by}, command, client)
+        self.write("allowed", logging.INFO, {"result": "allowed", "by": by, **_about(command, client)})
 
-    def _write(self, kind: str, level: int, head: dict[str, Any], command: Command, client: str) -> None:
+    def write(self, kind: str, level: int, line: dict[str, Any]) -> None:
+        """One line, if the lines of this kind were not too many."""
         now_s = self._clock()
         next_s = max(now_s, self._next_s.get(kind, now_s))
         if next_s - now_s > (_BURST - 1) * _INTERVAL_S:
             self._left_out[kind] = self._left_out.get(kind, 0) + 1
             return
         self._next_s[kind] = next_s + _INTERVAL_S
-        ext = command.ext or {}
-        line = {
-            **head,
-            "user": ext.get(ACCESS_KEY, "")[:_LONGEST],
-            "from": client,
-            "code": command.code,
-            "request": _name(command.code),
-            "fields": {field: ext[field][:_LONGEST] for field in _SHOWN if field in ext},
-            "left_out": self._left_out.pop(kind, 0),
-        }
-        _logger.log(level, "%s", json.dumps(line))
+        _logger.log(level, "%s", json.dumps(line | {"left_out": self._left_out.pop(kind, 0)}))
+
+
+def _about(command: Command, client: str) -> dict[str, Any]:
+    ext = command.ext or {}
+    return {
+        "user": ext.get(ACCESS_KEY, "")[:LONGEST],
+        "from": client,
+        "code": command.code,
+        "request": _name(command.code),
+        "fields": {field: ext[field][:LONGEST] for field in _SHOWN if field in ext},
+    }
 
 
 def _name(code: int) -> str:

@@ -32,12 +32,14 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from tallystick.node.access.access_log import AccessLog
 from tallystick.node.core.admin_token import TokenFile
 from tallystick.node.core.settings import HttpSettings
 from tallystick.node.http.admin_api import MAX_BODY_BYTES, AdminView, table_routes
 from tallystick.node.http.authentication import Authentication, add_headers, is_closed, json_bodies
 from tallystick.node.http.consumer_groups_api import ConsumerGroupsApi
 from tallystick.node.http.group_api import group_routes
+from tallystick.node.http.http_log import HttpLog
 from tallystick.node.http.json_api import failed
 from tallystick.node.http.limits import BODY_S, Guards
 from tallystick.node.http.log_api import log_routes
@@ -106,7 +108,8 @@ def application(
     bodies = _Bodies()
     tokens, read_tokens = _token_file(settings.adminTokenFile), _token_file(settings.readTokenFile)
     guard = Authentication(settings, tokens, read_tokens)
-    middlewares = [_noted(under_way), guard.middleware, json_bodies, _errors_as_json, bodies.middleware]
+    log = HttpLog("address" if tokens is None else "token", AccessLog())
+    middlewares = [_noted(under_way), log.middleware, guard.middleware, json_bodies, _errors_as_json, bodies.middleware]
     app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
     app.on_response_prepare.append(add_headers)
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
