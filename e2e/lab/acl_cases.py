@@ -31,7 +31,7 @@ _NO_RETRY = frozenset(
     }
 )
 """RocketMQ 5.5 takes a retry topic as a topic in a query, and does not check it in the other requests: a user pulls the
-retries of any group with a group of its own. Here the topic is its group in all requests."""
+retries of any group with another group. Here the topic is its group in all requests."""
 _PERMS = ("PUB", "SUB", "PUB|SUB", "SUB|PUB", "DENY", "ANY", "", " PUB ", "pub", "PUB | SUB")
 _ADDRESSES = ("127.0.0.2", "127.0.0.3-5", "127.0.0.{6,7}", "127.0.0.*", "127.0.0.4,127.0.0.8", "10.1.2.*", "127.0.*.*")
 

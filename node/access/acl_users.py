@@ -131,11 +131,11 @@ class AclUser:
         return replace(self, secret=secret)
 
     def changed(self, fields: Mapping[str, Any]) -> AclUser:
-        """This user with the given fields in place of its own, without policies. AclError."""
+        """This user with the given fields, without policies. AclError."""
         kind, status = text(fields, "userType").lower(), text(fields, "userStatus").lower()
         for value, known in ((kind, ("", "super", "normal")), (status, ("", "enable", "disable"))):
             if value not in known:
-                raise AclError(f"user {self.name!r}: {value!r} is none of {', '.join(known[1:])}")
+                raise AclError(f"user {self.name!r}: {value!r} must be one of {', '.join(known[1:])}")
         return replace(
             self,
             secret=text(fields, "password", strip=False) or self.secret,
