@@ -139,6 +139,12 @@ kernel-test: ## cargo test, clippy and fmt of the kernel
 acl-lab: build ## access control with RocketMQ's own Java client and admin tool: PEER_VERSION=5.5.0
 	$(BIN)/python e2e/acl_lab.py --version $(or $(PEER_VERSION),4.8.0)
 
+# atheris has no release for each version of Python, so it is not a part of the extra `dev`.
+.PHONY: fuzz
+fuzz: $(VENV)/.dev ## inputs of strangers that reach new code, target by target: TARGET=headers SECONDS=1800 MERGE=1
+	$(BIN)/python -m pip install --quiet 'atheris>=3,<4'
+	PYTHONPATH=tests $(BIN)/python -m fuzz $(TARGET) --seconds $(or $(SECONDS),60) $(if $(MERGE),--merge)
+
 .PHONY: acl-decisions
 acl-decisions: build ## decisions of access control, compared with those of RocketMQ 4.8.0 and 5.5.0: ROUNDS=20 SEED=1
 	$(BIN)/python e2e/acl_decisions.py --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1)
