@@ -16,6 +16,7 @@ import socket
 from dataclasses import dataclass
 
 from tallystick.node.core import logs
+from tallystick.node.tls.settings import TlsMode
 from tallystick.store.memory_budget import MIN_LIMIT
 from tallystick.store.setting import Change, SettingsError, check, setting
 
@@ -626,6 +627,12 @@ class HttpSettings:
         "reaches the port can then delete topics: only for networks that you trust.",
         own=True,
         operator=True,
+    )
+    tlsMode: TlsMode = setting(
+        TlsMode.disabled,
+        "What the port accepts, as `tls.server.mode`: with the same certificate. RocketMQ has no such port, and probes "
+        "and scrapers that use it must know.",
+        own=True,
     )
     allowedHosts: str = setting(
         "",

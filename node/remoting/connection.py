@@ -32,7 +32,6 @@ from tallystick.node.remoting.errors import (
 from tallystick.node.remoting.frames import Frame, FrameSource
 from tallystick.store.formats.message import Host
 
-_TLS_HANDSHAKE = 0x16  # first byte of a TLS client; as a frame's length it would be too large anyway
 _SMALL_BODY = 16_384  # below, joining is cheaper than a list of two
 _WATCHED_BYTES = 16_384  # a connection that holds less is charged only at the next sweep
 _SLOW_BYTES = 65_536  # unsent bytes above which each write updates the charge
@@ -215,6 +214,10 @@ class Connection(asyncio.Protocol):
         endpoint.connected(self)
         self._source = endpoint.frame_source_factory(self)
 
+    def encrypted(self, transport: asyncio.Transport) -> None:
+        """Called when the peer begins TLS, before any data: `transport` encrypts."""
+        self._transport = transport
+
     def connection_lost(self, error: Exception | None) -> None:
         """Called when the connection is closed: waiting calls fail, and owners are informed."""
         self.closed = True
@@ -252,10 +255,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._serve(frames)
         if broken is not None and not self.closed:
-            if data[0] == _TLS_HANDSHAKE:
-                self.endpoint.log.warning("tls", "%s speaks TLS, which is not enabled: connection closed", self.id)
-            else:
-                self.endpoint.log.warning("frame", "%s sent %s: connection closed", self.id, str(broken))
+            self.endpoint.log.warning("frame", "%s sent %s: connection closed", self.id, str(broken))
             self.close()
         if source.unfinished_bytes > _WATCHED_BYTES or self._charged:
             self._charge()

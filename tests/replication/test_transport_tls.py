@@ -14,7 +14,8 @@ import uvloop
 from transport_lab import QUICK, Member, append, group, heartbeat, until
 
 from tallystick.replication.transport import Identity, Lane, TlsSettings, Transport
-from tallystick.replication.transport.tls import TlsError, TlsFiles, certificate_names
+from tallystick.replication.transport.certificates import TlsError, certificate_names
+from tallystick.replication.transport.tls import TlsFiles
 from tallystick.store.limited_log import LimitedLog
 
 # Newer versions of the plugin have a hook for this, older ones do not.
