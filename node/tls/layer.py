@@ -66,7 +66,8 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._handshakes = handshakes
         self._log = log
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._ssl = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._ssl: ssl.SSLObject | None = None
+        """From the first turn of the handshake to the end of the connection: most of the memory of TLS."""
         self._is_open = False
         self._is_closed = False
         self._is_waiting = False  # for its turn in the handshake
@@ -83,6 +84,8 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     def step(self) -> None:
         """See `Handshake`."""
         self._is_waiting = False
+        if self._ssl is None:
+            self._ssl = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         try:
             self._ssl.do_handshake()
         except ssl.SSLWantReadError:
@@ -144,6 +147,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._is_closed = True
         self._handshakes.end(self, completed=False)
         self._gathered.clear()
+        self._ssl = None
         self._inner.connection_lost(error)
 
     # --- the transport of the inner protocol ---
@@ -169,7 +173,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         if self._is_closed:
             return
         self._flush()
-        if self._is_open and not self._is_closed:
+        if self._is_open and not self._is_closed and self._ssl is not None:
             try:
                 self._ssl.unwrap()
             except ssl.SSLError:
@@ -186,7 +190,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._raw.abort()
 
     def is_closing(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether nothing can be sent."""
         return self._is_closed or self._raw.is_closing()
 
     def pause_reading(self) -> None:
@@ -222,7 +226,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """See `asyncio.BaseTransport`; also `peercert`, `ssl_object` and `sslcontext`."""
         if name == "peercert":
-            return self._ssl.getpeercert()
+            return None if self._ssl is None else self._ssl.getpeercert()
         if name == "ssl_object":
             return self._ssl
         if name == "sslcontext":
@@ -233,6 +237,8 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     def _read(self) -> None:
         """Decrypts what arrived, and gives it to the inner protocol in chunks."""
+        if self._ssl is None:
+            return
         incoming, read = self._incoming, self._ssl.read
         while not (self._read_paused or self._is_closed):
             filled = 0
@@ -285,7 +291,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     def _flush(self) -> None:
         """Encrypts and sends what is gathered."""
-        if not (self._is_open and self._gathered) or self._is_closed:
+        if not (self._is_open and self._gathered) or self._is_closed or self._ssl is None:
             return
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
         rest = memoryview(gathered[0] if len(gathered) == 1 else b"".join(gathered))
