@@ -30,7 +30,7 @@ from tallystick.node.core.starting import WAITING, StartProgress, StartStoppedEr
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.metrics import BrokerMetrics
 from tallystick.node.http.node_api import ProcessClock, broker_json, nameserver_json
-from tallystick.node.http.process_metrics import MemoryMetrics, NameServerMetrics
+from tallystick.node.http.process_metrics import MemoryMetrics, NameServerMetrics, TlsMetrics
 from tallystick.node.http.server import HttpServer, Probes
 from tallystick.node.nameserver.server import NameServer
 from tallystick.node.tls.process import ProcessTls
@@ -73,6 +73,7 @@ class _Process:
         self._nameserver_metrics: NameServerMetrics | None = None
         self._memory_metrics = MemoryMetrics(memory_budget.PROCESS)
         self._tls = ProcessTls(settings.tls)
+        self._tls_metrics = TlsMetrics(self._tls)
         self._again = False
         self.exit_status = 0
 
@@ -201,7 +202,7 @@ class _Process:
         return failure and f"the process must be restarted: {failure}"
 
     def _metrics_text(self) -> bytes:
-        parts = (self._metrics, self._nameserver_metrics, self._memory_metrics)
+        parts = (self._metrics, self._nameserver_metrics, self._memory_metrics, self._tls_metrics)
         return b"".join(part.text() for part in parts if part is not None)
 
 

@@ -30,6 +30,7 @@ from tallystick.node.remoting.errors import (
     RemotingTimeout,
 )
 from tallystick.node.remoting.frames import Frame, FrameSource
+from tallystick.replication.transport.certificates import certificate_names, common_names
 from tallystick.store.formats.message import Host
 
 _SMALL_BODY = 16_384  # below, joining is cheaper than a list of two
@@ -48,6 +49,7 @@ class Connection(asyncio.Protocol):
         self.closed = False
         """Whether this side or the peer closed the connection. Nothing can be sent then."""
         self.attributes: dict[str, Any] = {}
+        self._names: tuple[str, ...] | None = None
         self._routes = endpoint.routes
         self._clock = endpoint.clock
         self._limits = endpoint.limits
@@ -72,6 +74,14 @@ class Connection(asyncio.Protocol):
         return f"{self.endpoint.name} of {self.id}"
 
     # --- for users of a connection ---
+
+    @property
+    def certificate_names(self) -> tuple[str, ...]:
+        """The names in the peer's certificate, if it has one that was verified: its common name, DNS names and URIs."""
+        if self._names is None:
+            found = self._transport.get_extra_info("peercert") if self._transport is not None else None
+            self._names = tuple(dict.fromkeys((*common_names(found), *certificate_names(found)))) if found else ()
+        return self._names
 
     def send(self, command: Command) -> None:
         """Sends a command unchanged. An answer that does not fit into a frame is replaced by an error answer.
