@@ -41,7 +41,7 @@ from tallystick.store.settings import StoreSettings, refuse_unsupported
 ENVIRONMENT_PREFIX = "TALLY_"
 # The commands read these variables themselves: they are not settings.
 _ENVIRONMENT_OF_COMMANDS = frozenset(
-    {"TALLY_CONFIG", "TALLY_NAMESERVER", "TALLY_HTTP", "TALLY_TOKEN_FILE", "TALLY_BACKUP_KEY_FILE"}
+    {"TALLY_CONFIG", "TALLY_CA", "TALLY_NAMESERVER", "TALLY_HTTP", "TALLY_TOKEN_FILE", "TALLY_BACKUP_KEY_FILE"}
 )
 
 

@@ -85,7 +85,7 @@ pub fn send(tls: &mut ClientConnection, stream: &mut impl Write) -> io::Result<(
     Ok(())
 }
 
-/// Reads once, and decrypts behind the `filled` bytes of `inbox`. Returns where they end then; None: there is no more.
+/// Reads once, and decrypts behind the `filled` bytes of `inbox`. Returns where they end then; None: nothing is left.
 pub fn receive(
     tls: &mut ClientConnection,
     stream: &mut impl Read,
