@@ -35,9 +35,21 @@ class TlsFiles:
         """Why the present files are not in use; empty if they are."""
         return self._files.last_error
 
-    def client(self) -> ssl.SSLContext:
-        """For an outgoing connection."""
+    @property
+    def calls_plain(self) -> bool:
+        """Whether connections to other members are made without TLS."""
+        return self._settings.calls_plain
+
+    @property
+    def accepts_plain(self) -> bool:
+        """Whether connections without TLS are accepted too."""
+        return self._settings.accepts_plain
+
+    def client(self) -> ssl.SSLContext | None:
+        """For an outgoing connection; None: it does not use TLS."""
         self._files.refresh()
+        if self.calls_plain:
+            return None
         return self._files.loaded[0]
 
     def server(self) -> ssl.SSLContext:
