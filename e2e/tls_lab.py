@@ -48,8 +48,8 @@ class Lab:
         arguments = ("--topic", topic, "--count", str(_MESSAGES), "--mode", "sync")
         status, found = self.client.call("probe", "produce", *arguments, "-n", tally.nameserver)
         if served and status == 0:
-            arguments = ("--topic", topic, "--expect", str(_MESSAGES), "--quiet")
-            status, found = self.client.call("probe", "consume-push", *arguments, "-n", tally.nameserver)
+            wanted = ("--topic", topic, "--expect", str(_MESSAGES), "--quiet")
+            status, found = self.client.call("probe", "consume-push", *wanted, "-n", tally.nameserver)
         self.check(f"Java client, {what}: {'served' if served else 'not served'}", (status == 0) == served, found)
 
     def admin(self, what: str, tally: Tally, options: str) -> None:

@@ -156,7 +156,7 @@ def test_an_encrypted_key(tmp_path: Path) -> None:
     private = serialization.load_pem_private_key(key.read_bytes(), None)
     form = serialization.BestAvailableEncryption(b"secret")
     key.write_bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, form))
-    paths = {"server_certPath": str(certificate), "server_keyPath": str(key)}
+    paths: dict[str, Any] = {"server_certPath": str(certificate), "server_keyPath": str(key)}
     ServerCertificate(TlsSettings(**paths, server_keyPassword="secret"))
     with pytest.raises(SettingsError) as caught:
         ServerCertificate(TlsSettings(**paths, server_keyPassword="wrong-password"))

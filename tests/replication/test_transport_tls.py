@@ -8,6 +8,7 @@ import shutil
 import ssl
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -145,14 +146,14 @@ async def test_plain_and_tls_do_not_mix_and_say_so(authority: Authority, caplog:
 async def test_a_running_group_begins_to_use_tls_step_by_step(authority: Authority) -> None:
     """In each mixture of two neighbouring steps, both directions work; those that use TLS are verified."""
     files = [authority.files(f"n{n}", f"n{n}.g.c") for n in range(2)]
-    steps: list[dict[str, bool] | None] = [
+    steps: list[dict[str, Any] | None] = [
         None,
         {"accepts_plain": True, "calls_plain": True},
         {"accepts_plain": True},
         {},
     ]
 
-    def member(number: int, step: dict[str, bool] | None) -> Member:
+    def member(number: int, step: dict[str, Any] | None) -> Member:
         if step is None:
             return Member(number)
         return Member(number, tls=replace(files[number], peer_name="n{member}.{group}.{cluster}", **step))
@@ -162,7 +163,7 @@ async def test_a_running_group_begins_to_use_tls_step_by_step(authority: Authori
             a, b = member(0, first), member(1, second)
             await group(a, b)
             assert a.transport.send(heartbeat(0, 1)) and b.transport.send(heartbeat(1, 0))
-            await until(lambda a=a, b=b: a.inbox and b.inbox)
+            await until(lambda a=a, b=b: a.inbox and b.inbox)  # type: ignore[misc]
             calls_with_tls = first is not None and not first.get("calls_plain")
             assert bool(served(a)) is calls_with_tls
             await close(a, b)
