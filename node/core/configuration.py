@@ -213,8 +213,8 @@ def changed_settings(settings: Any, chosen: Mapping[str, GivenValue]) -> Any:
             refuse_unsupported(changed)
     except SettingsError as error:
         written = chosen.get(error.key)
-        table = next(name for name, kind in TABLES.items() if kind is type(settings))
-        place = written.place if written is not None else place_of(table, error.key) if table == "tls" else error.key
+        own_name = place_of("tls", error.key) if isinstance(settings, TlsSettings) else error.key
+        place = written.place if written is not None else own_name
         raise ConfigurationError(f"{place}: {error.reason}") from error
     return changed
 

@@ -215,6 +215,17 @@ async def test_no_handshake(raw: Raws, garbage: bytes) -> None:
     assert await ask(server, trusting()) == b"hello"
 
 
+async def test_a_handshake_that_does_not_end_is_bounded(raw: Raws, caplog: pytest.LogCaptureFixture) -> None:
+    """It announces the longest message that OpenSSL accepts, and waits behind the last byte but one."""
+    _, connect = raw
+    peer = await connect()
+    message = b"\x01" + (131_396).to_bytes(3, "big") + bytes(131_395)
+    pieces = [message[at : at + 16_000] for at in range(0, len(message), 16_000)]
+    peer.writer.write(b"".join(b"\x16\x03\x01" + len(piece).to_bytes(2, "big") + piece for piece in pieces))
+    assert await closed(peer.reader)
+    assert "a handshake of more than 131072 bytes" in caplog.text
+
+
 async def test_a_record_that_was_changed_ends_the_connection(raw: Raws, caplog: pytest.LogCaptureFixture) -> None:
     server, connect = raw
     peer = await connect()
@@ -242,6 +253,7 @@ async def test_neither_renegotiation_nor_compression(authority: Authority) -> No
     async with EchoServer(authority.server()) as server:
         options = server.tls.certificate.context().options
         assert options & ssl.OP_NO_RENEGOTIATION and options & ssl.OP_NO_COMPRESSION
+        assert server.tls.certificate.context().minimum_version is ssl.TLSVersion.TLSv1_2
 
 
 async def test_a_peer_that_does_not_read_stops_being_read(authority: Authority) -> None:
@@ -257,9 +269,14 @@ async def test_a_peer_that_does_not_read_stops_being_read(authority: Authority) 
         (connection,) = server.server.connections
         assert connection._transport is not None
         assert connection._transport.get_write_buffer_size() < 4 << 20
+        assert isinstance(connection._transport, TlsLayer)
+        writer.write(encode(Command(ECHO, body=bytes(8 << 20))))
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+            assert connection._transport._incoming.pending < 1 << 20
         splitter, count = FrameSplitter(), 0
         async with asyncio.timeout(30):
-            while count < 60:
+            while count < 61:
                 count += len(splitter.feed(await reader.read(1 << 20)))
         writer.close()
 
