@@ -25,12 +25,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness import chart, interrupts, load, memory, report
+from harness import certificate, chart, interrupts, load, memory, report
 from harness.children import ChildError
 from harness.control import ControlError
 from harness.groups import OurGroup, PeerGroup
 from harness.measure import Measurer, Plan
-from harness.rows import LINES, Layout, Metric, RowError, Run, select
+from harness.rows import LINES, Layout, Metric, Produce, RowError, Run, select
 from harness.sides import OurSide, PeerSide, Side
 from harness.third_side import RustSide
 from harness.verdict import Result, Turn, Verdict, judge
@@ -157,13 +157,16 @@ def bench(options: argparse.Namespace) -> int:
     turns: list[Turn] = []
     with exclusive(work):
         load.build()
+        tls = certificate.make(work) if any(isinstance(run, Produce) and run.tls for run in runs) else None
+        java_options = "" if tls is None else tls.java_options()
+        settings = (*options.set, *(() if tls is None else tls.settings()))
         filler = None if options.quick or options.no_peer or options.no_fill else memory.Filler(work)
-        peer = None if options.no_peer else PeerSide(work, options.port_base, options.peer)
+        peer = None if options.no_peer else PeerSide(work, options.port_base, options.peer, java_options=java_options)
         ours: Side
         if options.null:
-            ours = PeerSide(work, options.port_base - 100, options.peer, name="ours")
+            ours = PeerSide(work, options.port_base - 100, options.peer, name="ours", java_options=java_options)
         else:
-            ours = OurSide(work, options.port_base, options.tally, tuple(options.set))
+            ours = OurSide(work, options.port_base, options.tally, settings)
         group: list[Side] = [OurGroup(work, options.port_base, options.tally, tuple(options.set))]
         if peer is not None:
             group.append(PeerGroup(work / "group", options.port_base, options.peer))

@@ -19,7 +19,7 @@ from tallystick.node.http.metrics import (
     OTHER,
     SLAVE_METRICS,
 )
-from tallystick.node.http.process_metrics import MEMORY_METRICS, NAMESERVER_METRICS
+from tallystick.node.http.process_metrics import MEMORY_METRICS, NAMESERVER_METRICS, TLS_METRICS
 from tallystick.operator.backups.metrics import BACKUP_METRICS
 from tallystick.operator.core.metrics import CORE_METRICS
 from tallystick.operator.jobs.metrics import JOB_METRICS
@@ -76,7 +76,7 @@ PARTS: dict[str, tuple[str, Sections]] = {
     ),
     "Connections": (
         "Every `tally` process with an HTTP port exposes these metrics: broker, name server, or both.",
-        {"": MEMORY_METRICS},
+        {"": (*MEMORY_METRICS, *TLS_METRICS)},
     ),
     "Operator": (
         "Every operator exposes the first table, also while it is on standby. Only the operator that leads exposes the"

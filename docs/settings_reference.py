@@ -13,9 +13,10 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import get_type_hints
 
-from tallystick.node.core.configuration import GROUP_DEFAULTS, as_text
+from tallystick.node.core.configuration import GROUP_DEFAULTS, as_text, place_of
 from tallystick.node.core.rocketmq_settings import ROCKETMQ_SETTINGS
 from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServerSettings
+from tallystick.node.tls.settings import TlsSettings
 from tallystick.store.setting import Change, declaration_of
 from tallystick.store.settings import StoreSettings
 
@@ -29,6 +30,12 @@ TABLES: tuple[tuple[str, type, str], ...] = (
     ),
     ("nameserver", NameServerSettings, "A name server."),
     ("http", HttpSettings, "The HTTP port for probes, metrics and administration."),
+    (
+        "tls",
+        TlsSettings,
+        "TLS for clients, and for the process's own connections ([security.md](security.md#tls)). The names are "
+        "RocketMQ's, with the table: `--set tls.server.mode=enforcing`, in TOML `server.mode` in the table `[tls]`.",
+    ),
 )
 _SECTION = re.compile(r"^    # -- (.+?) -+$")
 _FIELD = re.compile(r"^    (\w+): ")
@@ -78,7 +85,8 @@ def _row(table: str, kind: type, item: Field[object], defaults: dict[str, str]) 
         meaning = f"**No effect:** {known.no_effect}. In RocketMQ: {meaning}"
     marks = [word for name, word in _MARKS.items() if getattr(known, name)]
     changed = "" if known.no_effect else known.change.value
-    cells = (f"`{item.name}`", _type(kind, item), _default(table, item, defaults), changed, ", ".join(marks), meaning)
+    name = place_of(table, item.name) if table == "tls" else item.name
+    cells = (f"`{name}`", _type(kind, item), _default(table, item, defaults), changed, ", ".join(marks), meaning)
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 

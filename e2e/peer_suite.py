@@ -6,6 +6,7 @@
     python e2e/peer_suite.py --only delay --again 3       one step, and three more times if it fails
     python e2e/peer_suite.py --group                      a group of three members instead of one broker
     python e2e/peer_suite.py --group --move 10            and its leader changes every 10 s
+    python e2e/peer_suite.py --tls                        with TLS, which the client verifies and the servers require
 
 A step that failed only because of a race within the step, which also occurs with RocketMQ, is repeated alone a few
 times.
@@ -40,6 +41,7 @@ from lab.places import work_folder
 from lab.processes import ProcessError, end_on_signals
 from lab.send_again import DEFAULTS, HandedOver, measure_send_again, measure_transfers, producing
 from lab.tally import EARLY_CHECKS, Tally
+from lab.tls import Certificates, OpensslMissingError
 
 OURS, THEIRS = "tallystick", f"RocketMQ {SERVER_VERSION}"
 RUN_PRESETS = ("enablePropertyFilter=true",)  # what `tally run` sets by itself and a step needs
@@ -106,6 +108,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--skip", default="", help="names of steps, separated by commas")
     parser.add_argument("--again", type=int, default=0, metavar="N", help="times to repeat each failed step alone (0)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of our broker")
+    parser.add_argument("--tls", action="store_true", help="our servers accept only TLS, and the client verifies them")
     parser.add_argument("--group", action="store_true", help="three members instead of one broker")
     parser.add_argument(
         "--move", type=float, default=0.0, metavar="S", help="with --group: seconds between two transfers of leadership"
@@ -114,6 +117,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--kills", type=int, default=3, help="with --group: number of times to kill the leader of a Java producer (3)"
     )
     options = parser.parse_args(arguments)
+    if options.tls and options.compare:
+        parser.error("--tls: not with --compare")
     if options.move and not options.group:
         parser.error("--move: only with --group")
     return options
@@ -151,9 +156,12 @@ def verdict(ours: Side, theirs: Side | None) -> tuple[int, str]:
 
 def measure(options: argparse.Namespace, work: Path) -> int:
     """Both sides one after the other (never at the same time: the suite looks at delays), then the table."""
-    settings = (*EARLY_CHECKS, *options.set)
+    certificates = Certificates(work / "certificates") if options.tls else None
+    settings = (*EARLY_CHECKS, *options.set, *(certificates.server_settings() if certificates is not None else ()))
     tally = Group(work / "group", (*RUN_PRESETS, *settings)) if options.group else Tally(work / "tally", settings)
     client = Peer(work / "client", options.version)
+    if certificates is not None:
+        client.environment["PEER_JAVA_OPTS"] = client.java_options = certificates.java_options()
     server = Peer(work / "server") if options.compare else None
     ours = Side(OURS, tally.nameserver, client)
     theirs = None if server is None else Side(THEIRS, server.nameserver, client)
@@ -253,7 +261,7 @@ def main(arguments: list[str]) -> int:
     with work_folder("peer-") as work:
         try:
             work.status = measure(options, work.path)
-        except PeerMissingError as error:
+        except (PeerMissingError, OpensslMissingError) as error:
             print(f"cannot run: {error}", file=sys.stderr)
         except ProcessError as error:
             print(f"could not be tried: {error}", file=sys.stderr)

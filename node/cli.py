@@ -25,7 +25,7 @@ from tallystick.replication.ledger.recovery import LedgerError
 from tallystick.replication.ledger.vote import VoteError
 from tallystick.replication.member.errors import MemberError
 from tallystick.replication.metadata.entry import MetadataError
-from tallystick.replication.transport.tls import TlsError
+from tallystick.replication.transport.certificates import TlsError
 from tallystick.store._kernel import DamageError
 from tallystick.store.command_line import CommandParser
 from tallystick.store.engine.lock import StoreLockedError

@@ -30,9 +30,10 @@ from tallystick.node.core.starting import WAITING, StartProgress, StartStoppedEr
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.metrics import BrokerMetrics
 from tallystick.node.http.node_api import ProcessClock, broker_json, nameserver_json
-from tallystick.node.http.process_metrics import MemoryMetrics, NameServerMetrics
+from tallystick.node.http.process_metrics import MemoryMetrics, NameServerMetrics, TlsMetrics
 from tallystick.node.http.server import HttpServer, Probes
 from tallystick.node.nameserver.server import NameServer
+from tallystick.node.tls.process import ProcessTls
 from tallystick.store import memory_budget
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.formats.message import Host
@@ -71,6 +72,8 @@ class _Process:
         self._findings = FindingLog(settings.store.root)
         self._nameserver_metrics: NameServerMetrics | None = None
         self._memory_metrics = MemoryMetrics(memory_budget.PROCESS)
+        self._tls = ProcessTls(settings.tls)
+        self._tls_metrics = TlsMetrics(self._tls)
         self._again = False
         self.exit_status = 0
 
@@ -83,14 +86,15 @@ class _Process:
         memory_budget.PROCESS.limit = chosen or memory_budget.default_limit()
         places: dict[str, Host] = {}
         async with AsyncExitStack() as stack:  # ends in the opposite order
+            stack.callback(asyncio.get_running_loop().create_task(self._tls.watch(), name="watch-tls").cancel)
             if settings.http.port >= 0:
                 probes = Probes(self._unhealthy, self._unready, self._metrics_text)
                 admin = AdminView(lambda: self._broker, self._absent, self._node)
-                http = HttpServer(settings.http, probes, self._group, admin)
+                http = HttpServer(settings.http, probes, self._group, admin, self._tls)
                 places["http"] = self._http = Host(settings.http.host, await http.start())
                 stack.push_async_callback(http.stop)
             if with_nameserver:
-                nameserver = NameServer(settings.nameserver, findings=self._findings)
+                nameserver = NameServer(settings.nameserver, findings=self._findings, tls=self._tls)
                 places["name server"] = Host(settings.nameserver.bindAddress, await nameserver.start())
                 if settings.nameserver.externalListenPort:
                     external = Host(settings.nameserver.bindAddress, settings.nameserver.externalListenPort)
@@ -123,7 +127,9 @@ class _Process:
             _logger.info("stopping")
 
     async def _start_broker(self, settings: Settings) -> Broker:
-        broker = await Broker.start(settings.broker, settings.store, progress=self._progress, findings=self._findings)
+        broker = await Broker.start(
+            settings.broker, settings.store, progress=self._progress, findings=self._findings, tls=self._tls
+        )
         broker.http = _reached_at(self._http, broker.advertised)
         self._metrics = BrokerMetrics(broker)
         if broker.settings.logLevel != settings.broker.logLevel:  # it was changed while an earlier process ran
@@ -196,7 +202,7 @@ class _Process:
         return failure and f"the process must be restarted: {failure}"
 
     def _metrics_text(self) -> bytes:
-        parts = (self._metrics, self._nameserver_metrics, self._memory_metrics)
+        parts = (self._metrics, self._nameserver_metrics, self._memory_metrics, self._tls_metrics)
         return b"".join(part.text() for part in parts if part is not None)
 
 

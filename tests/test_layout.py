@@ -131,7 +131,14 @@ def test_the_drawing_is_of_this_import_graph() -> None:
 LOGGERS = {
     "store": ("tallystick.store",),
     "replication": ("tallystick.replication",),
-    "node": ("tallystick", "tallystick.broker", "tallystick.http", "tallystick.nameserver", "tallystick.access"),
+    "node": (
+        "tallystick",
+        "tallystick.broker",
+        "tallystick.http",
+        "tallystick.nameserver",
+        "tallystick.access",
+        "tallystick.tls",
+    ),
 }
 """The loggers of a part. A name may have one more component for a service: `tallystick.broker.pull`."""
 

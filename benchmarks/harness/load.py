@@ -80,6 +80,7 @@ class Load:
     count: int | None = None
     every: float | None = None
     signs: bool = False
+    tls: bool = False
 
     def command(self, host: str, port: int) -> list[str]:
         """The command line against this broker."""
@@ -98,6 +99,8 @@ class Load:
             options["size"] = self.size
         if self.count is not None:
             options["count"] = self.count
+        if self.tls:
+            options["tls"] = "yes"
         if self.every is not None:
             options["every"] = self.every
         return [

@@ -142,6 +142,7 @@ class Measurer:
             self.plan.seconds,
             self.plan.warmup_s + run.warmup_s,
             signs=run.signs,
+            tls=run.tls,
         )
         return self._send(run, side, load)
 

@@ -71,6 +71,7 @@ class Produce(Run):
     warmup_s: float = 0.0
     signs: bool = False
     """The generator signs each message. Without `access`, the broker does not look at signatures."""
+    tls: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +142,8 @@ RUNS: tuple[Run, ...] = (
     Produce(name="signed-64x1-1k", signs=True, connections=64, outstanding=1, ours_only=True),
     Produce(name="acl-64x1-1k", access=True, signs=True, connections=64, outstanding=1),
     Produce(name="async-1x1-1k", connections=1, outstanding=1),
+    Produce(name="tls-4x64-128", connections=4, outstanding=64, size=128, tls=True),
+    Produce(name="tls-64x1-1k", connections=64, outstanding=1, tls=True),
     OpenLoop(name="open-2000", clients=64, rate=2000, seconds=20),
     OpenLoop(name="open-20000", clients=64, rate=20_000, seconds=20),
     Pull(name="pull-1", connections=1),
@@ -237,6 +240,9 @@ LINES: tuple[Line, ...] = (
     _versus_peer("Access control, 64 x 1, 1 KiB", "acl-64x1-1k", Metric.RATE, 2.5, 3.5),
     Line("Access control against none, 64 x 1, 1 KiB", Metric.RATE, "acl-64x1-1k", ("ours", "signed-64x1-1k"), 0.9),
     Line("Access control against none, 64 x 1, 1 KiB", Metric.CPU, "acl-64x1-1k", ("ours", "signed-64x1-1k")),
+    _versus_peer("TLS, async flush, 4 x 64, 128 B", "tls-4x64-128", Metric.RATE, 4, 8),
+    _versus_peer("TLS, async flush, 64 x 1, 1 KiB", "tls-64x1-1k", Metric.RATE, 1.5, 2.5),
+    _versus_peer("TLS, async flush, 64 x 1, 1 KiB", "tls-64x1-1k", Metric.CPU, 2, 4),
     _versus_peer("2 000 messages/s, open loop, 64 clients, 1 KiB", "open-2000", Metric.P99),
     _versus_peer("2 000 messages/s, open loop", "open-2000", Metric.P999, 5),
     _versus_peer("20 000 messages/s, open loop, 64 clients, 1 KiB", "open-20000", Metric.P99),

@@ -215,7 +215,7 @@ class PeerSide(Side):
     title = "RocketMQ 4.8.0"
     warm_up_s = 9.0  # seen: 14 000, 37 000, 52 000 messages/s in the first three periods of 3 s after the start
 
-    def __init__(self, work: Path, port_base: int, lab: Path, name: str = "peer") -> None:
+    def __init__(self, work: Path, port_base: int, lab: Path, name: str = "peer", java_options: str = "") -> None:
         super().__init__(work / name, port_base + 111, port_base + 176)
         self.name = name
         self._lab = lab / "peer.sh"
@@ -225,6 +225,7 @@ class PeerSide(Side):
             "PEER_NS_PORT": str(self.nameserver_port),
             "PEER_PORT": str(self.port),
             "PEER_COMMITLOG_SIZE": str(SEGMENT_BYTES),
+            "PEER_JAVA_OPTS": f"{os.environ.get('PEER_JAVA_OPTS', '')} {java_options}".strip(),
         }
         self._environment.pop("NAMESRV_ADDR", None)
         for pid_file in (self.work / "pid").glob("*"):

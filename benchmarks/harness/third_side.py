@@ -44,12 +44,13 @@ class RustSide(Side):
 
     @staticmethod
     def takes_part(run: Run) -> bool:
-        """Whether this side can run it: one broker, under a load that the generator makes."""
+        """Whether this side can run it: one broker without TLS, under a load that the generator makes."""
         return (
             isinstance(run, Produce | OpenLoop | Pull)
             and run.layout == "single"
             and not run.ours_only
             and not run.access
+            and not (isinstance(run, Produce) and run.tls)
         )
 
     def pids(self) -> list[int]:

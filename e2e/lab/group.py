@@ -251,6 +251,9 @@ class Group:
         if self._nameserver is None:
             command = [str(TALLY), "nameserver", "--host", HOST, "--port", str(self._nameserver_port)]
             command += ["--http-port", "-1"]
+            for setting in self.settings:
+                if setting.startswith("tls."):
+                    command += ["--set", setting]
             self._nameserver = Server(command, self.folder / "nameserver.log", clean_environment())
             self._nameserver.wait_for("tally is ready", timeout_s)
         for member in self.belonging:

@@ -54,6 +54,8 @@ class Peer:
         first = free_block(ports)
         self.port, self.nameserver_port = first + 2, first + 6
         self._running = False
+        self.java_options = ""
+        """Further options of the JVM of `client_command`, separated by spaces."""
         self.environment = {
             **os.environ,
             "PEER_WORK": str(work),
@@ -93,7 +95,7 @@ class Peer:
         if status != 0:
             raise ProcessError(f"peer.sh classpath ended with status {status}, see {self.log}")
         options = ["--add-opens", "java.base/java.nio=ALL-UNNAMED", "-Djava.net.preferIPv4Stack=true", "-Xmx256m"]
-        options += [f"-Duser.home={self.work}", "-Drocketmq.client.logUseSlf4j=true"]
+        options += [f"-Duser.home={self.work}", "-Drocketmq.client.logUseSlf4j=true", *self.java_options.split()]
         return ["java", *options, "-cp", path.strip(), str(source), *arguments]
 
     def up(

@@ -6,7 +6,8 @@ The message of a line is a JSON object:
      "request": "SEND_MESSAGE_V2", "fields": {"b": "orders"}, "left_out": 0}
 
 At most `_BURST` lines of a kind come at once, then one in `_INTERVAL_S`; `left_out` of the next line says how many were
-not written. Bodies, signatures and secrets are never in it.
+not written. Bodies, signatures and secrets are never in it. If the client has a certificate that was verified,
+`certificate` has its names.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tallystick.node.access.signatures import ACCESS_KEY
@@ -33,6 +34,7 @@ _SHOWN = (
 """Extension fields that say what a request concerns."""
 LONGEST = 128
 """Characters of a value that are shown."""
+_MOST_NAMES = 4
 
 
 class AccessLog:
@@ -44,13 +46,13 @@ class AccessLog:
         """By kind: when the lines written so far would have been written at one per interval."""
         self._left_out: dict[str, int] = {}
 
-    def denied(self, command: Command, client: str, reason: str) -> None:
-        """A refused request."""
-        self.write(reason, logging.WARNING, {"result": "denied", "reason": reason, **_about(command, client)})
+    def denied(self, command: Command, client: str, reason: str, names: Sequence[str] = ()) -> None:
+        """A refused request. `names`: those of the client's certificate."""
+        self.write(reason, logging.WARNING, {"result": "denied", "reason": reason, **_about(command, client, names)})
 
-    def allowed(self, command: Command, client: str, *, by: str) -> None:
+    def allowed(self, command: Command, client: str, names: Sequence[str] = (), *, by: str) -> None:
         """An administrative request; `by`: why it was allowed."""
-        self.write("allowed", logging.INFO, {"result": "allowed", "by": by, **_about(command, client)})
+        self.write("allowed", logging.INFO, {"result": "allowed", "by": by, **_about(command, client, names)})
 
     def write(self, kind: str, level: int, line: dict[str, Any]) -> None:
         """One line, if the lines of this kind were not too many."""
@@ -63,10 +65,11 @@ class AccessLog:
         _logger.log(level, "%s", json.dumps(line | {"left_out": self._left_out.pop(kind, 0)}))
 
 
-def _about(command: Command, client: str) -> dict[str, Any]:
+def _about(command: Command, client: str, names: Sequence[str]) -> dict[str, Any]:
     ext = command.ext or {}
     return {
         "user": ext.get(ACCESS_KEY, "")[:LONGEST],
+        **({"certificate": [name[:LONGEST] for name in names[:_MOST_NAMES]]} if names else {}),
         "from": client,
         "code": command.code,
         "request": _name(command.code),

@@ -1,7 +1,8 @@
 """The account file `plain_acl.yml`: read at the start, and again when it changed.
 
-A changed file is used when two looks in a row find the same file, so that one that is being written is not read half.
-A file that cannot be used changes nothing: the accounts stay those of the last good file, and `problem` says why.
+A changed file is used when two looks in a row find the same file (`FileWatch`), so that one that is being written is
+not read half. A file that cannot be used changes nothing: the accounts stay those of the last good file, and `problem`
+says why.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tallystick.node.access.fields import AclError
 from tallystick.node.access.plain_acl import MAX_BYTES, PlainAcl, dump, parse
 from tallystick.node.access.sealing import Sealer
 from tallystick.store._kernel import Door
+from tallystick.store.file_watch import FileWatch
 from tallystick.store.replace_file import replace_file
 
 _logger = logging.getLogger("tallystick.access")
@@ -33,24 +35,13 @@ class AccountFile:
         """Why the file is not used as it is now; empty if it is."""
         self._sealer = sealer
         self._door = door
-        self._seen = self._stamp()  # before the read: a later change is read again
-        self._used = self._seen
+        self._watch = FileWatch([path], settle=True)
         self.acl = self._read()
 
     def look(self) -> bool:
         """Uses the file if it changed and is complete. Returns whether `acl` changed."""
-        try:
-            stamp = self._stamp()
-        except OSError as error:
-            self._used = self._seen = ()
-            self._fails(error.strerror or str(error))
+        if not self._watch.changed():
             return False
-        if stamp == self._used:
-            return False
-        if stamp != self._seen:
-            self._seen = stamp
-            return False
-        self._used = stamp
         try:
             found = self._read()
         except OSError as error:
@@ -78,17 +69,13 @@ class AccountFile:
             temporary.unlink()
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))  # before it has any secret
         replace_file(self._door, self.path, data)
-        self._used = self._seen = self._stamp()
+        self._watch.take()
         self.acl, self.problem = acl, ""
 
     def _read(self) -> PlainAcl:
         with self.path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         return self._sealer.opened(parse(content))
-
-    def _stamp(self) -> tuple[int, ...]:
-        found = self.path.stat()
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
     def _fails(self, problem: str) -> None:
         if problem != self.problem:

@@ -1,7 +1,8 @@
 """Checks requests before they are served: who sends them, and whether this user may do what they ask for.
 
     source address in the global white list ──────────────▶ served, not checked
-    no access key, unknown access key ────────────────────▶ refused
+    no access key: the account is the one that the client's certificate names; none ─▶ refused
+    unknown access key ───────────────────────────────────▶ refused
     source address trusted by the account ────────────────▶ served, not checked further
     wrong signature, disabled user ───────────────────────▶ refused
     a need of the request (`request_table`) not allowed ──▶ refused
@@ -13,7 +14,7 @@ RocketMQ. Refusals and administrative requests go to the access log, and refusal
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -69,6 +70,8 @@ class By(enum.Enum):
     ADDRESS = "address"
     """The account that it names trusts its address."""
     SIGNATURE = "signature"
+    CERTIFICATE = "certificate"
+    """The request names no account, and the certificate of its connection does."""
 
 
 class Verdict(NamedTuple):
@@ -78,33 +81,38 @@ class Verdict(NamedTuple):
     account: Rules | None
 
 
-def judge(accounts: Accounts, rule: Rule, source: str, command: Command, topic_at: TopicAt) -> Verdict:
-    """Raises DeniedError: the request is refused."""
+def judge(
+    accounts: Accounts, rule: Rule, source: str, command: Command, topic_at: TopicAt, names: Sequence[str] = ()
+) -> Verdict:
+    """`names`: those of the client's certificate, which was verified. Raises DeniedError: the request is refused."""
     if any(pattern.matches(source) for pattern in accounts.white):
         return Verdict(By.WHITE_LIST, None)
     ext = command.ext or {}
     key = ext.get(ACCESS_KEY)
     if key is None:
-        raise DeniedError("no_access_key", "No accessKey is configured")
-    found = accounts.rules.get(key)
-    if found is None:
-        raise DeniedError("unknown_account", f"No acl config for {key}")
-    if any(pattern.matches(source) for pattern in found.user.trusted_sources):
-        return Verdict(By.ADDRESS, found)
-    if not is_signed(found.user.secret, ext, command.body):
-        raise DeniedError("wrong_signature", f"Check signature failed for accessKey={key}")
+        by, found = By.CERTIFICATE, next((accounts.rules[name] for name in names if name in accounts.rules), None)
+        if found is None:
+            raise DeniedError("no_access_key", "No accessKey is configured")
+    else:
+        by, found = By.SIGNATURE, accounts.rules.get(key)
+        if found is None:
+            raise DeniedError("unknown_account", f"No acl config for {key}")
+        if any(pattern.matches(source) for pattern in found.user.trusted_sources):
+            return Verdict(By.ADDRESS, found)
+        if not is_signed(found.user.secret, ext, command.body):
+            raise DeniedError("wrong_signature", f"Check signature failed for accessKey={key}")
     if not found.user.is_enabled:
-        raise DeniedError("disabled", f"User:{key} is disabled")
+        raise DeniedError("disabled", f"User:{found.user.name} is disabled")
     if found.user.is_super:
-        return Verdict(By.SIGNATURE, found)
+        return Verdict(by, found)
     try:
         needs = rule.needs(command, topic_at)
     except UnreadableError as error:
         raise DeniedError("unreadable", str(error)) from error
     for need in needs:
         if not found.allows(need.resource, need.action, source, need.alternative):
-            raise DeniedError("not_permitted", _not_permitted(need, rule, command, key))
-    return Verdict(By.SIGNATURE, found)
+            raise DeniedError("not_permitted", _not_permitted(need, rule, command, found.user.name))
+    return Verdict(by, found)
 
 
 def _not_permitted(need: Need, rule: Rule, command: Command, key: str) -> str:
@@ -145,13 +153,13 @@ class AccessControl:
 
     def check(self, rule: Rule, connection: Connection, command: Command) -> None:
         """ResponseError: the request is refused."""
-        source = connection.remote.ip
+        source, names = connection.remote.ip, connection.certificate_names
         try:
-            verdict = judge(self.accounts, rule, source, command, self._topic_at)
+            verdict = judge(self.accounts, rule, source, command, self._topic_at, names)
         except DeniedError as error:
             self.denied[error.reason] += 1
-            self._log.denied(command, connection.id, error.reason)
+            self._log.denied(command, connection.id, error.reason, names)
             raise ResponseError(ResponseCode.SYSTEM_ERROR, _EXCEPTION + str(error)) from None
         if rule.is_administrative:
-            self._log.allowed(command, connection.id, by=verdict.by.value)
+            self._log.allowed(command, connection.id, names, by=verdict.by.value)
         self.on_allowed(connection, command, verdict)

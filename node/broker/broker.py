@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -61,6 +62,7 @@ from tallystick.node.remoting.command import Command, need_str
 from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.endpoint import Handler, Limits
 from tallystick.node.remoting.server import RemotingServer, bind, close_all
+from tallystick.node.tls.process import ProcessTls
 from tallystick.replication.metadata import snapshot
 from tallystick.store._kernel import Door
 from tallystick.store.clock import steady_ms, wall_ms
@@ -85,8 +87,11 @@ class Broker:
         store: MessageStore,
         changes: JsonTable,
         role: Role,
+        tls: ProcessTls | None = None,
     ) -> None:
         self.settings = settings
+        self.tls = tls
+        """TLS of the process; None: it has none."""
         self.store = store
         self.host = store.store_host
         self.kept_settings = changes
@@ -118,7 +123,7 @@ class Broker:
         self.access = self._open_access(role)
         self.sign: Signer | None = open_credentials("aclCredentialsFile", settings.aclCredentialsFile)
         """Signs the broker's own requests to name servers and to a master; None: they are not signed."""
-        self._client = RemotingClient(name="broker.client", sign=self.sign)
+        self._client = RemotingClient(name="broker.client", sign=self.sign, tls=self.client_context)
         self.advertised = Host(settings.brokerIP1, settings.listenPort)
         """Where clients and other members reach this broker."""
         self.http: Host | None = None
@@ -166,6 +171,7 @@ class Broker:
         door: Door | None = None,
         progress: StartProgress | None = None,
         findings: FindingLog | None = None,
+        tls: ProcessTls | None = None,
     ) -> Broker:
         """Recovers the store, serves, and registers. ConfigurationError, OSError, and those of `MessageStore.open`.
 
@@ -185,8 +191,9 @@ class Broker:
             slave_listeners = await bind_for_slaves(settings, store_settings, any_port=asked_port == 0)
             port = slave_listeners[0].getsockname()[1] if slave_listeners else 0
             store_settings = replace(store_settings, haListenPort=port)
+            door = door or Door()
             return await cls._open(
-                settings, store_settings, door or Door(), listeners, vip_listeners, slave_listeners, progress, findings
+                settings, store_settings, door, listeners, vip_listeners, slave_listeners, progress, findings, tls
             )
         except BaseException:
             close_all([*listeners, *vip_listeners, *slave_listeners])
@@ -203,6 +210,7 @@ class Broker:
         slave_listeners: Sequence[socket.socket],
         progress: StartProgress,
         findings: FindingLog,
+        tls: ProcessTls | None,
     ) -> Broker:
         changes = JsonTable(door, store_settings.root / "config" / kept_settings.FILE_NAME)
         kept = kept_settings.open_kept_settings(changes, findings)
@@ -213,7 +221,7 @@ class Broker:
         host = await _store_host(settings)
         if store_settings.enableDLegerCommitLog:
             return await cls._open_member(
-                settings, store_settings, door, host, changes, listeners, vip_listeners, progress, findings
+                settings, store_settings, door, host, changes, listeners, vip_listeners, progress, findings, tls
             )
         is_slave = store_settings.brokerRole is BrokerRole.SLAVE
         if is_slave:
@@ -238,7 +246,7 @@ class Broker:
             role: Role = alone
             if is_slave or was_promoted:
                 role = SlaveRole(record_file, alone, promoted=not is_slave)
-            broker = cls(settings, store, changes, role)
+            broker = cls(settings, store, changes, role, tls)
             await broker._start(listeners, vip_listeners)
         except BaseException:
             await store.close()
@@ -257,6 +265,7 @@ class Broker:
         vip_listeners: Sequence[socket.socket],
         progress: StartProgress,
         findings: FindingLog,
+        tls: ProcessTls | None,
     ) -> Broker:
         """The member recovers its log, then the store recovers what is derived from it, then the member takes part."""
         # Whether the group follows a master is in its log: the store is that of a member in any case.
@@ -301,7 +310,7 @@ class Broker:
             try:
                 store.group.count_from(queue_ends.load(config))
                 role = InGroup(member, committed, copy)
-                broker = cls(replace(settings, brokerId=UNDECIDED), store, changes, role)
+                broker = cls(replace(settings, brokerId=UNDECIDED), store, changes, role, tls)
                 roles.append(role)
                 await broker._start(listeners, vip_listeners)
                 await member.start(own, plan.peers, appending=store.appender)
@@ -330,9 +339,9 @@ class Broker:
         self._every(lambda: 1_000, "first offsets", self.expiry.apply_rest)
         self._every(lambda: 10_000, "each ten seconds", self._each_ten_seconds)
         self._every(lambda: self.settings.flushConsumerOffsetInterval, "save offsets", self.offsets.try_save)
-        await self._server.serve(listeners)
+        await self._server.serve(listeners, self.tls)
         if vip_listeners:
-            await self._vip_server.serve(vip_listeners)
+            await self._vip_server.serve(vip_listeners, self.tls)
         await self.registration.start()
 
     async def stop(self) -> None:
@@ -425,6 +434,10 @@ class Broker:
     def steady_ms(self) -> int:
         """Milliseconds of a clock that cannot be set: for leases and timeouts."""
         return steady_ms()
+
+    def client_context(self) -> ssl.SSLContext | None:
+        """TLS of a new connection to a name server, a member or a master; None: without TLS."""
+        return None if self.tls is None else self.tls.client_context()
 
     def register_soon(self) -> None:
         """Registers changed topics with the name servers at the next turn of the event loop."""

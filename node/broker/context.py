@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from tallystick.store.formats.message import GetResult, Host, Message, MessageBatch, PutResult, QueryResult
 
 if TYPE_CHECKING:
+    import ssl
+
     from tallystick.node.broker.access import BrokerAccess
     from tallystick.node.broker.services.holds import HoldTable
     from tallystick.node.broker.services.schedule import ScheduleService
@@ -307,6 +309,9 @@ class BrokerContext(Protocol):
     @property
     def host(self) -> Host:
         """The advertised address. Records have it as their store host."""
+
+    def client_context(self) -> ssl.SSLContext | None:
+        """TLS of a new connection to a name server, a member or a master; None: without TLS."""
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since 1970."""

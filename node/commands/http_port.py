@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.node.commands.terminal import InputError
+from tallystick.node.commands.tls_options import add_tls_options, tls_context
 from tallystick.node.core.admin_token import read_token
 
 DEFAULT_HTTP = "127.0.0.1:8080"
@@ -22,12 +23,13 @@ class NoAnswerError(OSError):
 
 
 def add_http_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --http, --token-file and --json."""
+    """Adds --http, --token-file, --json, and the options of TLS."""
     parser.add_argument(
         "--http",
         default=os.environ.get("TALLY_HTTP", DEFAULT_HTTP),
-        help=f"host:port of a broker's HTTP port ($TALLY_HTTP or {DEFAULT_HTTP})",
+        help=f"host:port of a broker's HTTP port, with https:// if it uses TLS ($TALLY_HTTP or {DEFAULT_HTTP})",
     )
+    add_tls_options(parser)
     parser.add_argument(
         "--token-file",
         type=Path,
@@ -45,10 +47,13 @@ def ask(
     headers = {"Accept": "application/json", "Content-Type": "application/json"}
     if args.token_file is not None:
         headers["Authorization"] = f"Bearer {read_token(args.token_file)}"
-    host, _, port = place.removeprefix("http://").rstrip("/").rpartition(":")
+    host, _, port = place.removeprefix("http://").removeprefix("https://").rstrip("/").rpartition(":")
     if not host or not port.isdecimal():
         raise InputError(f"--http {place}: must be host:port")
     connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=limit_s)
+    context = tls_context(args, always=place.startswith("https://"))()
+    if context is not None:
+        connection = http.client.HTTPSConnection(host.strip("[]"), int(port), timeout=limit_s, context=context)
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from tallystick.node.commands.terminal import InputError, Progress, bad, good, lines, number
+from tallystick.node.commands.tls_options import cluster_client
 from tallystick.node.commands.topics import nameserver_option
 from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.remoting.codes import ResponseCode
@@ -81,7 +82,7 @@ async def _bodies(args: argparse.Namespace) -> AsyncIterator[bytes]:
 async def _produce(args: argparse.Namespace) -> int:
     if args.count is not None and args.body:
         raise InputError("give either messages or --count")
-    async with ClusterClient(args.nameserver) as client:
+    async with cluster_client(args) as client:
         queues = await _writable_queues(client, args.topic)
         sending = _Sending(client, args)
         try:
@@ -165,7 +166,7 @@ async def _writable_queues(client: ClusterClient, topic: str) -> list[QueueAddre
 
 async def _consume(args: argparse.Namespace) -> int:
     printer = _Printer(args)
-    async with ClusterClient(args.nameserver) as client:
+    async with cluster_client(args) as client:
         queues = await client.queues(args.topic, writable=False)
         if not queues:
             raise RequestRefusedError("name server", ResponseCode.TOPIC_NOT_EXIST, f"topic {args.topic} cannot be read")

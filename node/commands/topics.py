@@ -12,6 +12,7 @@ from typing import Any
 
 from tallystick.node.broker.tables.topic_attributes import MAX_RETENTION_HOURS, RETENTION
 from tallystick.node.commands.terminal import number, table
+from tallystick.node.commands.tls_options import add_tls_options, cluster_client
 from tallystick.node.core.client import ClusterClient, RequestRefusedError
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.store import fastjson
@@ -57,13 +58,14 @@ def add_parsers(commands: Any) -> None:
 
 
 def nameserver_option(parser: argparse.ArgumentParser) -> None:
-    """Adds `--nameserver`, with the environment's TALLY_NAMESERVER as its default."""
+    """Adds `--nameserver`, with the environment's TALLY_NAMESERVER as its default, and the options of TLS."""
     parser.add_argument(
         "--nameserver",
         "-n",
         default=os.environ.get("TALLY_NAMESERVER", DEFAULT_NAMESERVER),
         help=f"host:port of the name servers, separated by ';' ($TALLY_NAMESERVER or {DEFAULT_NAMESERVER})",
     )
+    add_tls_options(parser)
 
 
 def retention_option(parser: argparse.ArgumentParser, text: str) -> None:
@@ -72,7 +74,7 @@ def retention_option(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 async def _list(args: argparse.Namespace) -> int:
-    async with ClusterClient(args.nameserver) as client:
+    async with cluster_client(args) as client:
         answer = await client.ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
     names = sorted(fastjson.loads(answer.body)["topicList"])
     print(json.dumps(names) if args.json else "\n".join(names))
@@ -80,7 +82,7 @@ async def _list(args: argparse.Namespace) -> int:
 
 
 async def _create(args: argparse.Namespace) -> int:
-    async with ClusterClient(args.nameserver) as client:
+    async with cluster_client(args) as client:
         masters = await _masters(client)
         for name, address in masters.items():
             note = await client.create_topic(
@@ -93,7 +95,7 @@ async def _create(args: argparse.Namespace) -> int:
 
 
 async def _update(args: argparse.Namespace) -> int:
-    async with ClusterClient(args.nameserver) as client:
+    async with cluster_client(args) as client:
         masters = await _masters(client)
         tables = {
             name: fastjson.loads((await client.call(address, RequestCode.GET_ALL_TOPIC_CONFIG, {})).body)
@@ -119,7 +121,7 @@ async def _update(args: argparse.Namespace) -> int:
 
 
 async def _delete(args: argparse.Namespace) -> int:
-    async with ClusterClient(args.nameserver) as client:
+    async with cluster_client(args) as client:
         masters = await _masters(client)
         # an error if the topic does not exist: brokers accept a delete of any topic
         await client.queues(args.topic, writable=False)
@@ -133,7 +135,7 @@ async def _delete(args: argparse.Namespace) -> int:
 
 async def _status(args: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
-    async with ClusterClient(args.nameserver) as client:
+    async with cluster_client(args) as client:
         queues = await client.queues(args.topic, writable=False)
         for name, address in sorted({(queue.broker_name, queue.address) for queue in queues}):
             answer = await client.call(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": args.topic})

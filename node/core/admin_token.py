@@ -12,6 +12,8 @@ import hmac
 import logging
 from pathlib import Path
 
+from tallystick.store.file_watch import FileWatch
+
 _logger = logging.getLogger("tallystick.http")
 
 _SCHEME = "bearer"
@@ -25,10 +27,10 @@ class TokenFile:
         """Reads the file. OSError: it cannot be read."""
         self._path = path
         path.stat()
-        self._stamp: tuple[int, ...] | None = None
+        self._watch = FileWatch([path])
         self._tokens: tuple[bytes, ...] = ()
         self._problem = ""
-        self._refresh()
+        self._read()
         if self._problem:
             raise OSError(errno.EINVAL, self._problem, str(path))
 
@@ -44,18 +46,17 @@ class TokenFile:
         return any(matches)
 
     def _refresh(self) -> None:
+        if self._watch.changed() or self._problem:
+            self._read()
+
+    def _read(self) -> None:
         try:
-            found = self._path.stat()
-            stamp = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-            if stamp == self._stamp:
-                return
             with self._path.open("rb") as file:
                 lines = file.read(_MAX_BYTES).splitlines()
-            self._stamp = stamp  # the stamp from before the read: a later change is read again
             self._tokens = tuple(filter(None, (line.strip() for line in lines)))
             problem = "" if self._tokens else "has no token"
         except OSError as error:
-            self._stamp, self._tokens = None, ()
+            self._tokens = ()
             problem = error.strerror or type(error).__name__
         if problem and problem != self._problem:
             _logger.error("%s: %s: all requests are refused", self._path, problem)

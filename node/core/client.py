@@ -10,6 +10,8 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -65,10 +67,13 @@ class Pulled:
 class ClusterClient:
     """Sends requests to name servers (`host:port;host:port`) and to their brokers. An async context manager."""
 
-    def __init__(self, nameservers: str, *, timeout_s: float = 3.0) -> None:
+    def __init__(
+        self, nameservers: str, *, timeout_s: float = 3.0, tls: Callable[[], ssl.SSLContext | None] = lambda: None
+    ) -> None:
+        """`tls`: the context of a new connection; None: without TLS."""
         self.nameservers = [part.strip() for part in nameservers.split(";") if part.strip()]
         self._timeout_s = timeout_s
-        self._client = RemotingClient(name="client")
+        self._client = RemotingClient(name="client", tls=tls)
         self._counter = itertools.count(random.getrandbits(16))
 
     async def __aenter__(self) -> Self:

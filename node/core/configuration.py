@@ -1,11 +1,12 @@
 """Reads the settings from files, environment and flags. Each layer overrides the one before:
 
-    presets  <  the file  <  the environment (TALLY_*)  <  --set key=value  <  the named flags
+    presets  <  tls.config.file  <  the file  <  the environment (TALLY_*)  <  --set key=value  <  the named flags
 
-Keys are RocketMQ's option names. The file is TOML with the tables `[broker]`, `[store]`, `[nameserver]` and `[http]`,
-or a configuration file of RocketMQ: Java properties without tables. A file named `*.toml`, and one that contains one of
-the tables, is TOML. In properties, a name means the broker or the store; for a name server process, the name server.
-A setting of RocketMQ that this broker does not have is accepted in a file and reported (`rocketmq_settings`).
+Keys are RocketMQ's option names. The file is TOML with the tables `[broker]`, `[store]`, `[nameserver]`, `[http]` and
+`[tls]`, or a configuration file of RocketMQ: Java properties without tables. A file named `*.toml`, and one that
+contains one of the tables, is TOML. In properties, a name means the broker or the store; for a name server process, the
+name server. A setting of RocketMQ that this broker does not have is accepted in a file and reported
+(`rocketmq_settings`).
 
 In the environment, a key is `TALLY_` and the name, in any case (`TALLY_FLUSHDISKTYPE=SYNC_FLUSH`). With `--set` it is
 `name=value`. A name alone means the broker or the store, whose names are one list in RocketMQ, or one of the few that
@@ -33,13 +34,14 @@ from tallystick.node.core.java_properties import parse_properties
 from tallystick.node.core.rocketmq_5_settings import ROCKETMQ_5_SETTINGS
 from tallystick.node.core.rocketmq_settings import ROCKETMQ_SETTINGS
 from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServerSettings
+from tallystick.node.tls.settings import DEFAULT_FILE, TlsSettings
 from tallystick.store.setting import SettingsError, declarations, why_not_changeable
 from tallystick.store.settings import StoreSettings, refuse_unsupported
 
 ENVIRONMENT_PREFIX = "TALLY_"
 # The commands read these variables themselves: they are not settings.
 _ENVIRONMENT_OF_COMMANDS = frozenset(
-    {"TALLY_CONFIG", "TALLY_NAMESERVER", "TALLY_HTTP", "TALLY_TOKEN_FILE", "TALLY_BACKUP_KEY_FILE"}
+    {"TALLY_CONFIG", "TALLY_CA", "TALLY_NAMESERVER", "TALLY_HTTP", "TALLY_TOKEN_FILE", "TALLY_BACKUP_KEY_FILE"}
 )
 
 
@@ -55,6 +57,7 @@ class Settings:
     store: StoreSettings
     nameserver: NameServerSettings
     http: HttpSettings
+    tls: TlsSettings
     without_effect: tuple[str, ...] = ()
     """A line for each given setting without an effect: its name, its place, and the reason."""
 
@@ -72,13 +75,22 @@ TABLES: dict[str, type] = {
     "store": StoreSettings,
     "nameserver": NameServerSettings,
     "http": HttpSettings,
+    "tls": TlsSettings,
 }
 _FIELDS: dict[str, list[str]] = {table: [item.name for item in fields(kind)] for table, kind in TABLES.items()}
 # The broker's and the store's names are one list in RocketMQ: none of them stands in both.
 _ALONE_TOO = {"adminTokenFile": "http", "readTokenFile": "http", "externalListenPort": "nameserver"}
 _BY_NAME_ALONE = {key: table for table in ("broker", "store") for key in _FIELDS[table]} | _ALONE_TOO
-_TOML_TABLE = re.compile(rf"^\s*\[({'|'.join(TABLES)})\]", re.MULTILINE)
-_BY_PLACE = {f"{table}.{key}": (table, key) for table in TABLES for key in _FIELDS[table]}
+_TOML_TABLE = re.compile(rf"^\s*\[({'|'.join(TABLES)})(\.[\w.]+)?\]", re.MULTILINE)
+
+
+def place_of(table: str, key: str) -> str:
+    """The name of a setting with its table. Those of `TlsSettings` have RocketMQ's names: `tls.server.mode`."""
+    return f"{table}.{key.replace('_', '.') if table == 'tls' else key}"
+
+
+_BY_PLACE = {place_of(table, key): (table, key) for table in TABLES for key in _FIELDS[table]}
+_TLS_PREFIX = "tls."
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +146,9 @@ def load(
     merged.update(_from_environment(environment or {}))
     merged.update(_from_assignments(assignments))
     merged.update(_from_flags(flags))
+    of_tls, unknown = _from_tls_file(merged)
+    merged = of_tls | merged
+    ignored += unknown
     if _is_grouped(merged):
         merged = {place: GivenValue(value, "group default") for place, value in GROUP_DEFAULTS.items()} | merged
     built: dict[str, Any] = {}
@@ -198,7 +213,8 @@ def changed_settings(settings: Any, chosen: Mapping[str, GivenValue]) -> Any:
             refuse_unsupported(changed)
     except SettingsError as error:
         written = chosen.get(error.key)
-        place = written.place if written is not None else error.key
+        own_name = place_of("tls", error.key) if isinstance(settings, TlsSettings) else error.key
+        place = written.place if written is not None else own_name
         raise ConfigurationError(f"{place}: {error.reason}") from error
     return changed
 
@@ -248,20 +264,54 @@ def _from_toml(path: Path, content: Mapping[str, Any]) -> Iterator[FileEntry]:
             hint = f"; it belongs in [{_BY_NAME_ALONE[table]}]" if table in _BY_NAME_ALONE else ""
             known = ", ".join(f"[{name}]" for name in TABLES)
             raise ConfigurationError(f"{path}: unknown table {table!r}{hint or f'; there are {known}'}")
-        for key, value in values.items():
+        for key, value in (_flattened(values) if table == "tls" else values).items():
             given = GivenValue(value, f"{path}: [{table}] {key}")
-            if key in _FIELDS[table]:
-                yield FileEntry(table, key, given)
+            if (found := _BY_PLACE.get(f"{table}.{key}")) is not None:
+                yield FileEntry(*found, given)
             else:
                 unknown = f"unknown key {key!r} in [{table}]{_suggestion(key, _FIELDS[table])}"
                 yield FileEntry("", key, given, unknown=unknown)
 
 
+def _flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The table `tls` has RocketMQ's names, whose dots make tables of TOML; its switches can be numbers of TOML."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            found |= _flattened(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = _text(value) if isinstance(value, bool) else value
+    return found
+
+
+def _from_tls_file(merged: Layer) -> tuple[Layer, list[str]]:
+    """The settings of `tls.config.file`, and a line for each that has no effect. ConfigurationError; OSError."""
+    given = merged.get(("tls", "config_file"))
+    path = Path(str(given.value) if given is not None else DEFAULT_FILE).expanduser()
+    if given is None and not path.is_file():
+        return {}, []
+    layer: Layer = {}
+    unknown = []
+    try:
+        pairs = parse_properties(_decoded(path, path.read_bytes()))
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    for key, text in pairs.items():
+        if key.startswith(_TLS_PREFIX) and key in _BY_PLACE:
+            layer[_BY_PLACE[key]] = GivenValue(text, f"{path}: {key}")
+        else:
+            unknown.append(f"{path}: {key} has no effect: it is not a setting of TLS that RocketMQ 4.8 has")
+    return layer, unknown
+
+
 def _from_properties(path: Path, pairs: Mapping[str, str], nameserver_alone: bool) -> Iterator[FileEntry]:
     tables = dict.fromkeys(_FIELDS["nameserver"], "nameserver") if nameserver_alone else _BY_NAME_ALONE
+    places = {key: (table, key) for key, table in tables.items()}
+    places |= {name: place for name, place in _BY_PLACE.items() if name.startswith(_TLS_PREFIX)}
     for key, text in pairs.items():
-        unknown = "" if key in tables else f"unknown key {key!r}{_suggestion(key, tables)}"
-        yield FileEntry(tables.get(key, ""), key, GivenValue(text, f"{path}: {key}"), False, unknown)
+        unknown = "" if key in places else f"unknown key {key!r}{_suggestion(key, places)}"
+        table, field = places.get(key, ("", key))
+        yield FileEntry(table, field, GivenValue(text, f"{path}: {key}"), False, unknown)
 
 
 def _from_environment(environment: Mapping[str, str]) -> Layer:

@@ -133,7 +133,7 @@ def _of_connections() -> Iterator[tuple[str, RocketmqSetting]]:
     yield "clientCloseSocketIfTimeout", RocketmqSetting("a connection that does not answer in time is always closed")
     yield (
         "useTLS",
-        RocketmqSetting("connections to name servers are not encrypted", "false", is_visible=True),
+        RocketmqSetting("tls.enable says whether own connections use TLS", "false", is_visible=True),
     )
 
 

@@ -11,11 +11,13 @@ Source: BrokerConfig, NettyServerConfig and NamesrvConfig of RocketMQ 4.8.0.
 
 from __future__ import annotations
 
+import enum
 import ipaddress
 import socket
 from dataclasses import dataclass
 
 from tallystick.node.core import logs
+from tallystick.node.tls.settings import TlsMode
 from tallystick.store.memory_budget import MIN_LIMIT
 from tallystick.store.setting import Change, SettingsError, check, setting
 
@@ -64,6 +66,14 @@ _NO_QUEUE = "the broker serves each request when it reads it, so no request wait
 _ONLY_SHOWN = "the runtime information shows it; a busy broker reads no more from a connection instead"
 _NO_POOL = "there is no thread pool"
 _RUNNING = Change.RUNNING
+
+
+class GroupTlsMode(enum.Enum):
+    """Whether the members of a group use TLS for each other."""
+
+    permissive = "both are accepted, connections are made without TLS"
+    preferred = "both are accepted, connections are made with TLS"
+    enforcing = "only TLS"
 
 
 @dataclass(frozen=True)
@@ -388,6 +398,13 @@ class BrokerSettings:
         own=True,
         operator=True,
     )
+    groupTlsMode: GroupTlsMode = setting(
+        GroupTlsMode.enforcing,
+        "With `groupTlsCa`: whether members without TLS are accepted, while a running group begins or ends to use it. "
+        "`permissive`: the member accepts both, and connects without TLS; `preferred`: it accepts both, and connects "
+        "with TLS; `enforcing`: only TLS. Change all members to one before the first one goes to the next.",
+        own=True,
+    )
     groupTlsCertificate: str = setting(
         "", "PEM file of this member's certificate and its chain.", own=True, operator=True
     )
@@ -508,6 +525,8 @@ class BrokerSettings:
         for name, value in tls.items():
             if any(tls.values()) and not value:
                 raise SettingsError(name, "must be set, because another groupTls setting is set")
+        if self.groupTlsMode is not GroupTlsMode.enforcing and not self.groupTlsCa:
+            raise SettingsError("groupTlsMode", "needs groupTlsCa")
         if self.vipListenerEnable and 0 < self.listenPort <= 2:
             raise SettingsError(
                 "listenPort", f"must be above 2, not {self.listenPort}: the broker also listens at port - 2"
@@ -626,6 +645,12 @@ class HttpSettings:
         "reaches the port can then delete topics: only for networks that you trust.",
         own=True,
         operator=True,
+    )
+    tlsMode: TlsMode = setting(
+        TlsMode.disabled,
+        "What the port accepts, as `tls.server.mode`: with the same certificate. RocketMQ has no such port, and probes "
+        "and scrapers that use it must know.",
+        own=True,
     )
     allowedHosts: str = setting(
         "",

@@ -38,6 +38,8 @@ class Guard(asyncio.Protocol):
 
     def __init__(self, owner: Guards, inner: asyncio.Protocol) -> None:
         self.inner = inner
+        self.is_begun = False
+        """Whether aiohttp knows the connection: from its first byte on, because before it may turn out to use TLS."""
         self.since_s = owner.clock()
         """Time since which it has had no request; only valid while `requests` is 0."""
         self.requests = 0
@@ -47,14 +49,18 @@ class Guard(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        if self._owner.admit(self):
-            self.inner.connection_made(transport)
-        else:
+        if not self._owner.admit(self):
             self.transport.abort()
+
+    def encrypted(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
 
     def data_received(self, data: bytes) -> None:
         if self not in self._owner.guards:
             return  # it was refused or closed
+        if not self.is_begun and self.transport is not None:
+            self.is_begun = True
+            self.inner.connection_made(self.transport)
         if not self.requests:
             self._head_bytes += len(data)
             self._owner.budget.charge(self, self._head_bytes)
@@ -62,7 +68,7 @@ class Guard(asyncio.Protocol):
             self.inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        return self.inner.eof_received() if self in self._owner.guards else None
+        return self.inner.eof_received() if self.is_begun and self in self._owner.guards else None
 
     def pause_writing(self) -> None:
         self.inner.pause_writing()
@@ -71,7 +77,7 @@ class Guard(asyncio.Protocol):
         self.inner.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._owner.forget(self):
+        if self._owner.forget(self) and self.is_begun:
             self.inner.connection_lost(error)
 
     def begin(self) -> None:
@@ -149,6 +155,11 @@ class Guards:
         oldest_s = self.clock() - IDLE_S
         for guard in [each for each in self.guards if not each.requests and each.since_s < oldest_s]:
             self.cut_count += 1
+            self._cut(guard)
+
+    def close_silent(self) -> None:
+        """The port closes: ends the connections without a byte. aiohttp ends the others."""
+        for guard in [each for each in self.guards if not each.is_begun]:
             self._cut(guard)
 
     async def keep_sweeping(self) -> None:

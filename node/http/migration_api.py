@@ -144,7 +144,7 @@ async def _compared(broker: Broker, sample: int) -> dict[str, Any]:
     theirs = copy.counterpart
     if not theirs:
         raise ApiError(409, "the address of the master is not known")
-    async with ClusterClient(broker.settings.namesrvAddr) as client:
+    async with ClusterClient(broker.settings.namesrvAddr, tls=broker.client_context) as client:
         found = await migration.compare(
             client,
             str(broker.advertised),

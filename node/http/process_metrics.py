@@ -1,4 +1,4 @@
-"""Metrics of a process apart from those of its broker, for `/metrics`: its name server, and the memory of connections.
+"""Metrics of a process apart from those of its broker, for `/metrics`: its name server, the memory of connections, TLS.
 
 Their names begin with `tally_`, because RocketMQ has no such metrics.
 """
@@ -9,10 +9,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tallystick.node.http.metric import MetricDeclaration, MetricsPart, Sample, counter, gauge
+from tallystick.store.clock import wall_ms
 
 if TYPE_CHECKING:
     from tallystick.node.nameserver.server import NameServer
+    from tallystick.node.tls.process import ProcessTls
     from tallystick.store.memory_budget import MemoryBudget
+
+_DAY_MS = 86_400_000
 
 
 class MemoryMetrics(MetricsPart["MemoryBudget"]):
@@ -20,6 +24,13 @@ class MemoryMetrics(MetricsPart["MemoryBudget"]):
 
     def __init__(self, budget: MemoryBudget) -> None:
         super().__init__(budget, MEMORY_METRICS)
+
+
+class TlsMetrics(MetricsPart["ProcessTls"]):
+    """TLS of the process."""
+
+    def __init__(self, tls: ProcessTls) -> None:
+        super().__init__(tls, TLS_METRICS)
 
 
 class NameServerMetrics(MetricsPart["NameServer"]):
@@ -38,6 +49,16 @@ def _denied(nameserver: NameServer) -> Iterator[Sample]:
     if nameserver.access is not None:
         for reason, count in nameserver.access.denied.items():
             yield (reason,), count
+
+
+def _days_left(tls: ProcessTls) -> Iterator[Sample]:
+    if tls.certificate.expires_s is not None:
+        yield (), (tls.certificate.expires_s * 1000 - wall_ms()) / _DAY_MS
+
+
+def _handshakes(tls: ProcessTls) -> Iterator[Sample]:
+    yield ("completed",), tls.handshakes.completed
+    yield ("failed",), tls.handshakes.failed
 
 
 MEMORY_METRICS: tuple[MetricDeclaration[MemoryBudget], ...] = (
@@ -62,6 +83,39 @@ MEMORY_METRICS: tuple[MetricDeclaration[MemoryBudget], ...] = (
         "Connections that the process closed because of that limit.",
         "memory budget of the process",
         lambda budget: budget.cut_count,
+    ),
+)
+
+TLS_METRICS: tuple[MetricDeclaration[ProcessTls], ...] = (
+    gauge(
+        "tally_tls_certificate_expiry_days",
+        "days",
+        "Days until the certificate for clients ends; negative after that. No series without `tls.server.certPath`.",
+        "the certificate that is in use",
+        _days_left,
+    ),
+    gauge(
+        "tally_tls_certificate_unusable",
+        "0 or 1",
+        "1 if the files of the certificate cannot be used as they are. The process uses the last good ones.",
+        "the last look at the files",
+        lambda tls: float(tls.certificate.problem != ""),
+    ),
+    counter(
+        "tally_tls_handshakes_total",
+        "handshakes",
+        "TLS handshakes of clients, by result: `completed` or `failed`. A handshake also fails if the client leaves, if"
+        " it takes too long, or if it is ended for newer ones.",
+        "the end of each handshake",
+        _handshakes,
+        "result",
+    ),
+    gauge(
+        "tally_tls_handshakes",
+        "handshakes",
+        "TLS handshakes of clients that are in progress.",
+        "handshakes of all ports of the process",
+        lambda tls: len(tls.handshakes),
     ),
 )
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -50,6 +51,9 @@ from tallystick.node.http.settings_api import settings_routes
 from tallystick.node.http.store_files_api import StoreFilesApi
 from tallystick.node.http.topics_api import TopicsApi
 from tallystick.node.remoting.server import bind
+from tallystick.node.tls.process import ProcessTls
+from tallystick.node.tls.settings import TlsMode
+from tallystick.store.limited_log import LimitedLog
 
 if TYPE_CHECKING:
     from tallystick.node.broker.group.group_role import BrokerGroup
@@ -208,9 +212,18 @@ class HttpServer:
         probes: Probes,
         group: Callable[[], BrokerGroup | None] = no_group,
         admin: AdminView | None = None,
+        tls: ProcessTls | None = None,
     ) -> None:
-        """Raises OSError if a file of tokens cannot be read, or contains no token."""
+        """Raises OSError if a file of tokens cannot be read, or contains no token. `tls` None: without TLS.
+
+        SettingsError: `tlsMode` needs a certificate, and there is none.
+        """
         self._settings = settings
+        self._tls = None
+        if tls is not None:
+            if settings.tlsMode is TlsMode.enforcing:
+                tls.certificate.require()
+            self._tls = tls.port(LimitedLog(_logger, time.monotonic), settings.tlsMode)
         app = application(probes, group, admin, settings, self._under_way)
         self._runner = web.AppRunner(app, access_log=None, lingering_time=_LINGER_S)
         self.guards: Guards | None = None
@@ -229,7 +242,7 @@ class HttpServer:
             _logger.info("HTTP port: only probes and metrics are served: set http.adminTokenFile, or http.open = true")
         loop = asyncio.get_running_loop()
         for listener in sockets:
-            self._servers.append(await loop.create_server(guards, sock=listener, backlog=_BACKLOG))
+            self._servers.append(await loop.create_server(self._accepted, sock=listener, backlog=_BACKLOG))
         self._sweeping = loop.create_task(guards.keep_sweeping(), name="sweep-http")
         return int(sockets[0].getsockname()[1])
 
@@ -241,7 +254,14 @@ class HttpServer:
         for server in self._servers:
             server.close()
         self._servers = []
+        if self.guards is not None:
+            self.guards.close_silent()
         await self._runner.cleanup()
+
+    def _accepted(self) -> asyncio.Protocol:
+        assert self.guards is not None, "it is started"
+        guard = self.guards()
+        return guard if self._tls is None else self._tls.guard(guard)
 
     def _under_way(self, protocol: object) -> AbstractContextManager[None]:
         return nullcontext() if self.guards is None else self.guards.under_way(protocol)

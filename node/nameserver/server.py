@@ -35,6 +35,7 @@ from tallystick.node.remoting.command import (
     opt_bool,
 )
 from tallystick.node.remoting.server import Connection, Handler, Limits, RemotingServer
+from tallystick.node.tls.process import ProcessTls
 from tallystick.store import fastjson
 from tallystick.store._kernel import Door
 from tallystick.store.finding_log import FindingLog
@@ -69,8 +70,10 @@ class NameServer:
         now_ms: Callable[[], int] = _steady_ms,
         findings: FindingLog | None = None,
         contest_s: float = ANSWER_S,
+        tls: ProcessTls | None = None,
     ) -> None:
         self.settings = settings
+        self._tls = tls
         self._findings = findings or FindingLog()
         self.routes = RouteTable()
         door, kv_path = door or Door(), Path(settings.kvConfigPath).expanduser()
@@ -115,10 +118,10 @@ class NameServer:
             self.accounts = open_accounts(settings.aclFile, open_sealer(settings.aclKeyFile), self._door)
             self.access.accounts = Accounts.of(self.accounts.acl)
             self._look_at_accounts(self.access, self.accounts)
-        port = await self.server.start(settings.bindAddress, settings.listenPort)
+        port = await self.server.start(settings.bindAddress, settings.listenPort, self._tls)
         if settings.externalListenPort:
             try:
-                await self.external_server.start(settings.bindAddress, settings.externalListenPort)
+                await self.external_server.start(settings.bindAddress, settings.externalListenPort, self._tls)
             except OSError:
                 await self.server.stop()
                 raise

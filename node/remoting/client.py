@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.connection import Connection
@@ -30,12 +32,15 @@ class RemotingClient(Endpoint):
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
         sign: Callable[[Command], None] | None = None,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
-        """`sign`: adds a signature to each request of `call` and `oneway`."""
+        """`sign`: adds a signature to each request of `call` and `oneway`. `tls`: the context for a new connection;
+        None: it does not use TLS."""
         super().__init__(routes or {}, idle_seconds=idle_seconds, name=name, limits=limits, clock=clock)
         self.connect_timeout_s = connect_timeout_s
         self.cut_last = True
         self._sign = sign
+        self._tls = tls
         self._links: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._names = Names()
@@ -121,12 +126,18 @@ class RemotingClient(Endpoint):
         addresses = await self._names.addresses(host)
         for number, found in enumerate(addresses, 1):
             try:
-                _, link = await loop.create_connection(lambda: Connection(self), found, port)
+                _, link = await loop.create_connection(lambda: Connection(self), found, port, **self._options(host))
                 return link
             except OSError:
                 if number == len(addresses):
                     raise
         raise AssertionError("a name that was found has an address")
+
+    def _options(self, host: str) -> dict[str, Any]:
+        context = self._tls()
+        if context is None:
+            return {}
+        return {"ssl": context, "server_hostname": host, "ssl_handshake_timeout": self.connect_timeout_s}
 
     def _opened(self, address: str, task: asyncio.Task[Connection]) -> None:
         del self._opening[address]
@@ -141,6 +152,10 @@ class RemotingClient(Endpoint):
 
 def _reason(error: OSError) -> str:
     """Returns the system's text: asyncio's repeats the address."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the server's certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}"
     if isinstance(error, socket.gaierror) or not error.errno:
         return error.strerror or str(error)
     return os.strerror(error.errno)

@@ -30,9 +30,9 @@ from tallystick.node.remoting.errors import (
     RemotingTimeout,
 )
 from tallystick.node.remoting.frames import Frame, FrameSource
+from tallystick.replication.transport.certificates import certificate_names, common_names
 from tallystick.store.formats.message import Host
 
-_TLS_HANDSHAKE = 0x16  # first byte of a TLS client; as a frame's length it would be too large anyway
 _SMALL_BODY = 16_384  # below, joining is cheaper than a list of two
 _WATCHED_BYTES = 16_384  # a connection that holds less is charged only at the next sweep
 _SLOW_BYTES = 65_536  # unsent bytes above which each write updates the charge
@@ -49,6 +49,7 @@ class Connection(asyncio.Protocol):
         self.closed = False
         """Whether this side or the peer closed the connection. Nothing can be sent then."""
         self.attributes: dict[str, Any] = {}
+        self._names: tuple[str, ...] | None = None
         self._routes = endpoint.routes
         self._clock = endpoint.clock
         self._limits = endpoint.limits
@@ -73,6 +74,14 @@ class Connection(asyncio.Protocol):
         return f"{self.endpoint.name} of {self.id}"
 
     # --- for users of a connection ---
+
+    @property
+    def certificate_names(self) -> tuple[str, ...]:
+        """The names in the peer's certificate, if it has one that was verified: its common name, DNS names and URIs."""
+        if self._names is None:
+            found = self._transport.get_extra_info("peercert") if self._transport is not None else None
+            self._names = tuple(dict.fromkeys((*common_names(found), *certificate_names(found)))) if found else ()
+        return self._names
 
     def send(self, command: Command) -> None:
         """Sends a command unchanged. An answer that does not fit into a frame is replaced by an error answer.
@@ -215,6 +224,10 @@ class Connection(asyncio.Protocol):
         endpoint.connected(self)
         self._source = endpoint.frame_source_factory(self)
 
+    def encrypted(self, transport: asyncio.Transport) -> None:
+        """Called when the peer begins TLS, before any data: `transport` encrypts."""
+        self._transport = transport
+
     def connection_lost(self, error: Exception | None) -> None:
         """Called when the connection is closed: waiting calls fail, and owners are informed."""
         self.closed = True
@@ -252,10 +265,7 @@ class Connection(asyncio.Protocol):
             else:
                 self._serve(frames)
         if broken is not None and not self.closed:
-            if data[0] == _TLS_HANDSHAKE:
-                self.endpoint.log.warning("tls", "%s speaks TLS, which is not enabled: connection closed", self.id)
-            else:
-                self.endpoint.log.warning("frame", "%s sent %s: connection closed", self.id, str(broken))
+            self.endpoint.log.warning("frame", "%s sent %s: connection closed", self.id, str(broken))
             self.close()
         if source.unfinished_bytes > _WATCHED_BYTES or self._charged:
             self._charge()

@@ -10,6 +10,7 @@ from typing import Any
 
 from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.endpoint import Endpoint, Handler, Limits
+from tallystick.node.tls.process import ProcessTls
 
 __all__ = ["Connection", "Handler", "Limits", "RemotingServer"]
 
@@ -21,17 +22,21 @@ class RemotingServer(Endpoint):
 
     _servers: Sequence[asyncio.Server] = ()
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, tls: ProcessTls | None = None) -> int:
         """Listen; returns the port (chosen by the system for 0). OSError: the address cannot be used."""
-        return await self.serve(await bind(host, port))
+        return await self.serve(await bind(host, port), tls)
 
-    async def serve(self, sockets: Sequence[socket.socket]) -> int:
-        """Listen on what `bind` returned, which is ours from here on; returns its port."""
+    async def serve(self, sockets: Sequence[socket.socket], tls: ProcessTls | None = None) -> int:
+        """Listen on what `bind` returned, which is ours from here on; returns its port. `tls` None: without TLS."""
         assert not self._servers and not self.stopping, "a server starts once"
         loop = asyncio.get_running_loop()
-        self._servers = [
-            await loop.create_server(lambda: Connection(self), sock=bound, backlog=_BACKLOG) for bound in sockets
-        ]
+        port = None if tls is None else tls.port(self.log)
+
+        def accept() -> asyncio.Protocol:
+            connection = Connection(self)
+            return connection if port is None else port.guard(connection)
+
+        self._servers = [await loop.create_server(accept, sock=bound, backlog=_BACKLOG) for bound in sockets]
         self.start_sweeping()
         return int(sockets[0].getsockname()[1])
 

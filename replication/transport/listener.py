@@ -28,6 +28,8 @@ _ACCEPT_AGAIN_S = 1.0  # wait after the system had no file descriptor or memory 
 # Errors of accept() that concern one connection, which is already gone.
 _ONE_CONNECTION = frozenset((errno.ECONNABORTED, errno.EPROTO, errno.EINTR, errno.ENETDOWN, errno.EHOSTUNREACH))
 
+_TLS_HANDSHAKE = b"\x16"  # a frame begins with the high byte of its message's length, which is 0
+
 _COUNTERS_MAX = 256  # for members and lanes; a caller can claim any number
 
 Deliver = Callable[[int, FrameHeader, memoryview, memoryview | None], None]
@@ -136,13 +138,17 @@ class Listener:
         context = None if shared.tls is None else shared.tls.server()
         self._links.add(link)
         try:
+            if shared.tls is not None and shared.tls.accepts_plain:
+                async with asyncio.timeout(settings.handshake_timeout_ms / 1000):
+                    if await _first_byte(raw) != _TLS_HANDSHAKE:
+                        context = None
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: link,
                 raw,
                 ssl=context,
                 ssl_handshake_timeout=None if context is None else settings.handshake_timeout_ms / 1000,
             )
-        except OSError as error:  # the TLS handshake failed, or the connection was lost at once
+        except OSError as error:  # the TLS handshake failed or took too long, or the connection was lost at once
             raw.close()
             self._forget(link)
             self.refused += 1
@@ -162,16 +168,19 @@ class Listener:
     def _judge(self, link: CalledLink, hello: Hello) -> Welcome | Refusal:
         shared = self._shared
         answer = judge(hello, shared.identity)
-        if isinstance(answer, Welcome) and shared.tls is not None:
-            assert link.transport is not None
-            stranger = shared.tls.stranger(link.transport.get_extra_info("peercert"), hello.identity)
+        assert link.transport is not None
+        tls = shared.tls
+        if tls is not None and tls.accepts_plain and link.transport.get_extra_info("sslcontext") is None:
+            tls = None
+        if isinstance(answer, Welcome) and tls is not None:
+            stranger = tls.stranger(link.transport.get_extra_info("peercert"), hello.identity)
             if stranger is not None:
                 answer = Refusal(RefusalCode.CERTIFICATE, f"n{hello.identity.member} is not verified: {stranger}")
         if isinstance(answer, Refusal):
             return answer
         member = hello.identity.member
         known = self._addresses(member)
-        link.standing = Standing.CERTIFICATE if shared.tls is not None else standing(link.host, known)
+        link.standing = Standing.CERTIFICATE if tls is not None else standing(link.host, known)
         key = member, Lane(hello.lane)
         older = self._named.get(key)
         reason = objection(member, link, older, known, shared.settings.silence_timeout_ms)
@@ -224,3 +233,20 @@ class Listener:
                 "called", "connection of n%d at %s (%s) closed: %s",
                 member, link.address, lane.name.lower(), link.reason, about=member,
             )  # fmt: skip
+
+
+async def _first_byte(raw: socket.socket) -> bytes:
+    """Waits for the first byte of a connection, and leaves it there. Empty: the peer closed the connection. OSError."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def arrived() -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    loop.add_reader(raw, arrived)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(raw)
+    return raw.recv(1, socket.MSG_PEEK)

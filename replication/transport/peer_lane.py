@@ -233,7 +233,7 @@ class PeerLane:
 
     def _inspect(self, transport: asyncio.Transport) -> str | None:
         shared = self._shared
-        if shared.tls is None:
+        if shared.tls is None or shared.tls.calls_plain:
             return None
         own = shared.identity
         return shared.tls.stranger(transport.get_extra_info("peercert"), Identity(own.cluster, own.group, self._member))

@@ -26,6 +26,10 @@ class TlsSettings:
     peer_name: str | None = None
     """The name that a peer's certificate must contain, with `{cluster}`, `{group}` and `{member}` replaced, such as
     `n{member}.{group}.{cluster}`. None: each certificate of the authorities is valid for each member."""
+    calls_plain: bool = False
+    """Connect to other members without TLS. For a group that begins to use TLS while it runs: not all accept it yet."""
+    accepts_plain: bool = False
+    """Accept members without TLS too. For the same purpose: not all use it yet."""
     check_interval_ms: int = 5_000
     """How often the files are checked. They are also checked before each handshake; this check detects early that
     new files are invalid, while the old ones still work."""

@@ -48,12 +48,15 @@ class Checked:
     def _serve(self, connection: Any, command: Command) -> None:
         self.served.append(command.code)
 
-    def send(self, command: Command, user: str | None = None, address: str = "10.0.0.1") -> str:
-        """Sends a request, signed if there is a user; returns the remark of the refusal, empty if it was served."""
+    def send(
+        self, command: Command, user: str | None = None, address: str = "10.0.0.1", names: tuple[str, ...] = ()
+    ) -> str:
+        """Sends a request, signed if there is a user; returns the remark of the refusal, empty if it was served.
+        `names`: of the client's certificate."""
         if user is not None:
             sign(command, user, SECRET)
         remote = Host(address, 4711)
-        connection: Any = SimpleNamespace(remote=remote, id=str(remote))
+        connection: Any = SimpleNamespace(remote=remote, id=str(remote), certificate_names=names)
         try:
             self.routes[command.code](connection, command)
         except ResponseError as error:
@@ -173,6 +176,32 @@ def test_addresses_that_are_trusted_need_no_signature(checked: Checked) -> None:
     assert checked.send(Command(25, ext={"AccessKey": "trusted"}), address="10.0.0.8") != ""
     assert checked.send(Command(25, ext={"AccessKey": "producer"}), address="10.0.0.7") != ""
     assert checked.send(Command(25), address="10.0.0.7") != ""
+
+
+def test_a_certificate_names_the_account_of_a_request_without_one(checked: Checked) -> None:
+    orders, other = Command(10, ext={"topic": "orders"}), Command(10, ext={"topic": "other"})
+    assert checked.send(orders, names=("CN of something", "producer")) == ""
+    assert checked.send(other, names=("producer",)) == "No default permission for topic:other"
+    assert checked.send(Command(310, ext={"b": "orders"}), names=("nobody",)) == "No accessKey is configured"
+    assert checked.send(Command(17, ext={"topic": "orders"}), names=("producer",)).startswith("Need admin permission")
+    assert checked.send(Command(17), names=("administrator",)) == ""
+
+
+def test_a_request_that_names_an_account_needs_its_signature_whatever_the_certificate_says(checked: Checked) -> None:
+    orders = {"topic": "orders", "AccessKey": "producer"}
+    assert checked.send(Command(10, ext=orders), names=("administrator",)).startswith("Check signature failed")
+    assert (
+        checked.send(Command(11, ext={"topic": "orders", "consumerGroup": "g"}), "consumer", names=("producer",)) == ""
+    )
+
+
+def test_the_access_log_names_the_account_of_a_certificate(checked: Checked, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    checked.send(Command(17), names=("administrator",))
+    checked.send(Command(17, ext={"topic": "orders"}), names=("producer",))
+    allowed, denied = (json.loads(record.message) for record in caplog.records)
+    assert (allowed["certificate"], allowed["by"]) == (["administrator"], "certificate")
+    assert (denied["certificate"], denied["reason"]) == (["producer"], "not_permitted")
 
 
 def test_refusals_and_administration_are_in_the_access_log(checked: Checked, caplog: pytest.LogCaptureFixture) -> None:

@@ -102,6 +102,9 @@ class FakeBroker:
         self.copying = None
         self.registrations = 0
 
+    def client_context(self) -> None:
+        return None
+
     def now_ms(self) -> int:
         return self.clock.now_ms
 

@@ -58,8 +58,9 @@ class GroupLab:
         folder = self.folder / "names"
         folder.mkdir(parents=True)
         kv = f"nameserver.kvConfigPath={folder / 'kv.json'}"
+        given = [part for setting in self._settings if setting.startswith("tls.") for part in ("--set", setting)]
         self.nameserver_process = TallyProcess(
-            folder, "--host", "127.0.0.1", "--port", "0", "--set", kv, what="nameserver"
+            folder, "--host", "127.0.0.1", "--port", "0", "--set", kv, *given, what="nameserver"
         ).__enter__()
         try:
             for number in range(3):

@@ -34,6 +34,7 @@ SLOW = frozenset(
         "tests/node/test_sql92_twin.py",
         "tests/node/test_table_processors.py",
         "tests/node/test_timers.py",
+        "tests/node/test_tls_ports.py",
         "tests/node/test_transactions.py",
         "tests/operator/jobs/test_jobs_runs.py",
         "tests/operator/jobs/test_jobs_schedule.py",

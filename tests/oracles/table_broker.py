@@ -213,6 +213,9 @@ class TableBroker:
                 assert code not in self.routes, "two processors for one code"
                 self.routes[code] = handler
 
+    def client_context(self) -> None:
+        return None
+
     def now_ms(self) -> int:
         return self.clock
 

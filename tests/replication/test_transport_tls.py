@@ -1,12 +1,14 @@
 """TLS between members: who is believed, and files that change under a running member."""
 
 import asyncio
+import itertools
 import logging
 import os
 import shutil
 import ssl
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -14,7 +16,8 @@ import uvloop
 from transport_lab import QUICK, Member, append, group, heartbeat, until
 
 from tallystick.replication.transport import Identity, Lane, TlsSettings, Transport
-from tallystick.replication.transport.tls import TlsError, TlsFiles, certificate_names
+from tallystick.replication.transport.certificates import TlsError, certificate_names
+from tallystick.replication.transport.tls import TlsFiles
 from tallystick.store.limited_log import LimitedLog
 
 # Newer versions of the plugin have a hook for this, older ones do not.
@@ -74,7 +77,7 @@ def served(member: Member) -> list[str]:
     names: list[str] = []
     for lane in member.transport._lanes.values():
         assert lane._link is not None and lane._link.transport is not None
-        names += certificate_names(lane._link.transport.get_extra_info("peercert"))
+        names += certificate_names(lane._link.transport.get_extra_info("peercert") or {})
     return names
 
 
@@ -138,6 +141,55 @@ async def test_plain_and_tls_do_not_mix_and_say_so(authority: Authority, caplog:
     assert "TLS is not enabled here" in caplog.text, "a's line about b"
     assert "127.0.0.1" in caplog.text and "handshake with " in caplog.text
     await close(a, b)
+
+
+async def test_a_running_group_begins_to_use_tls_step_by_step(authority: Authority) -> None:
+    """In each mixture of two neighbouring steps, both directions work; those that use TLS are verified."""
+    files = [authority.files(f"n{n}", f"n{n}.g.c") for n in range(2)]
+    steps: list[dict[str, Any] | None] = [
+        None,
+        {"accepts_plain": True, "calls_plain": True},
+        {"accepts_plain": True},
+        {},
+    ]
+
+    def member(number: int, step: dict[str, Any] | None) -> Member:
+        if step is None:
+            return Member(number)
+        return Member(number, tls=replace(files[number], peer_name="n{member}.{group}.{cluster}", **step))
+
+    for before, after in itertools.pairwise(steps):
+        for first, second in ((before, after), (after, before), (after, after)):
+            a, b = member(0, first), member(1, second)
+            await group(a, b)
+            assert a.transport.send(heartbeat(0, 1)) and b.transport.send(heartbeat(1, 0))
+            await until(lambda a=a, b=b: a.inbox and b.inbox)  # type: ignore[misc]
+            calls_with_tls = first is not None and not first.get("calls_plain")
+            assert bool(served(a)) is calls_with_tls
+            await close(a, b)
+
+
+async def test_a_member_that_accepts_both_verifies_those_with_tls(authority: Authority) -> None:
+    a = Member(0, tls=authority.files("n0", "n0.g.c", ca=trustme.CA()))
+    settings = authority.files("n1", "n1.g.c")
+    b = Member(1, tls=replace(settings, accepts_plain=True, calls_plain=True))
+    a.start()
+    b.start()
+    a.transport.set_peers({1: ("127.0.0.1", b.port)})
+    await until(lambda: a.sent(1, Lane.CONTROL).failures >= 2 and b.transport.refused_connections >= 2)
+    assert not b.inbox
+    await close(a, b)
+
+
+async def test_a_silent_connection_to_a_member_that_accepts_both_ends(authority: Authority) -> None:
+    b = Member(1, tls=replace(authority.files("n1", "n1.g.c"), accepts_plain=True))
+    b.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", b.port)
+    async with asyncio.timeout(10):
+        assert await reader.read(1) == b""
+    writer.close()
+    await until(lambda: b.transport.refused_connections == 1)
+    await close(b)
 
 
 async def test_the_callers_certificate_must_be_its_own(authority: Authority) -> None:

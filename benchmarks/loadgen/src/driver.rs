@@ -77,7 +77,7 @@ struct Driver<'a, L: Load> {
 /// Runs the load to its end. Err only if no connection could be made; later trouble ends the run and is named in the outcome.
 pub fn run<L: Load>(options: &Options, load: &mut L) -> io::Result<Outcome> {
     let mut poll = Poll::new()?;
-    let links = link::connect(&poll, options.address, options.connections)?;
+    let links = link::connect(&poll, options.address, options.connections, options.tls)?;
     let begin = Instant::now();
     let mut driver = Driver {
         options,

@@ -1,4 +1,4 @@
-//! One connection: bytes out, bytes in, without a separate thread.
+//! One connection, with or without TLS: bytes out, bytes in, without a separate thread.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream as BlockingStream};
@@ -6,11 +6,15 @@ use std::time::Duration;
 
 use mio::net::TcpStream;
 use mio::{Interest, Poll, Token};
+use rustls::ClientConnection;
+
+use crate::tls;
 
 const CHUNK: usize = 256 * 1024;
 
 pub struct Link {
     stream: TcpStream,
+    tls: Option<ClientConnection>,
     pub outbox: Vec<u8>,
     sent: usize,
     inbox: Vec<u8>,
@@ -19,17 +23,24 @@ pub struct Link {
 }
 
 /// Connects and registers `count` links, their tokens are their indices.
-pub fn connect(poll: &Poll, address: SocketAddr, count: usize) -> io::Result<Vec<Link>> {
+pub fn connect(poll: &Poll, address: SocketAddr, count: usize, with_tls: bool) -> io::Result<Vec<Link>> {
+    let config = tls::configuration();
     (0..count)
         .map(|index| {
-            let stream = BlockingStream::connect_timeout(&address, Duration::from_secs(5))?;
+            let mut stream = BlockingStream::connect_timeout(&address, Duration::from_secs(5))?;
             stream.set_nodelay(true)?;
+            let tls = if with_tls {
+                Some(tls::handshake(&config, &mut stream, address)?)
+            } else {
+                None
+            };
             stream.set_nonblocking(true)?;
             let mut stream = TcpStream::from_std(stream);
             poll.registry()
                 .register(&mut stream, Token(index), Interest::READABLE | Interest::WRITABLE)?;
             Ok(Link {
                 stream,
+                tls,
                 outbox: Vec::new(),
                 sent: 0,
                 inbox: vec![0; CHUNK],
@@ -43,6 +54,11 @@ pub fn connect(poll: &Poll, address: SocketAddr, count: usize) -> io::Result<Vec
 impl Link {
     /// Writes what the socket takes now; the rest goes when it becomes writable again.
     pub fn flush(&mut self) -> io::Result<()> {
+        if let Some(tls) = &mut self.tls {
+            tls.writer().write_all(&self.outbox)?;
+            self.outbox.clear();
+            return tls::send(tls, &mut self.stream);
+        }
         while self.sent < self.outbox.len() {
             match self.stream.write(&self.outbox[self.sent..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -67,6 +83,11 @@ impl Link {
         }
         if self.filled == self.inbox.len() {
             self.inbox.resize(self.inbox.len() * 2, 0); // one frame larger than the buffer; frames have a limit
+        }
+        if let Some(tls) = &mut self.tls {
+            let filled = tls::receive(tls, &mut self.stream, &mut self.inbox, self.filled)?;
+            self.filled = filled.unwrap_or(self.filled);
+            return Ok(filled.is_some());
         }
         match self.stream.read(&mut self.inbox[self.filled..]) {
             Ok(0) => Err(io::Error::new(

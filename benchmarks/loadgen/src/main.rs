@@ -11,6 +11,7 @@ mod report;
 #[allow(dead_code)] // the kernel also verifies
 #[path = "../../../store/kernel/src/signature.rs"]
 mod signature;
+mod tls;
 
 use std::process::ExitCode;
 

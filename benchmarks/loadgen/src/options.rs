@@ -13,6 +13,7 @@ loadgen produce|pull --address HOST:PORT --topic TOPIC [options]
   --warmup S          seconds before it, not measured (0)
   --count N           stop after N messages instead; everything is measured
   --group NAME        producer or consumer group (loadgen)
+  --tls yes           use TLS, and accept each certificate
   --timeout S         give up when nothing is answered for so long (30)
   --every S           a new request each S seconds instead of after each answer; times then count from when it was due
                       if the answer before it came later than that
@@ -40,6 +41,7 @@ pub struct Options {
     pub warmup: Duration,
     pub count: Option<u64>,
     pub every: Option<Duration>,
+    pub tls: bool,
     pub timeout: Duration,
     pub size: usize,
     pub tag: Option<String>,
@@ -114,6 +116,11 @@ pub fn parse(arguments: &[String]) -> Result<Options, String> {
         every: match take("every", "").as_str() {
             "" => None,
             text => Some(Duration::from_secs_f64(number("every", text, 0.001, 3600.0)?)),
+        },
+        tls: match take("tls", "no").as_str() {
+            "yes" => true,
+            "no" => false,
+            other => return Err(format!("--tls {other}: yes or no")),
         },
         timeout: seconds("timeout", take("timeout", "30"))?,
         size: number("size", &take("size", "1024"), 0, 16 * 1024 * 1024 - 4096)?,

@@ -82,7 +82,7 @@ class GroupCopy:
     def join(self, broker: Broker, group: BrokerGroup, copied: Iterable[ReplicatedTable]) -> None:
         """See `CopyOfMaster`."""
         self.broker, self.group = broker, group
-        self._client = RemotingClient(name="broker.copy", sign=broker.sign)
+        self._client = RemotingClient(name="broker.copy", sign=broker.sign, tls=broker.client_context)
         self._old_master = OldMasterWatch(broker, self._client, self.record_file)
         self._copied = tuple(copied)
         for table in self._copied:

@@ -83,7 +83,7 @@ class SlaveRole:
     def join(self, broker: Broker, files: TableFiles, routes: dict[int, Handler]) -> dict[int, Handler]:
         """See `Role`. Lost tables come from the master."""
         self.broker = broker
-        self._client = RemotingClient(name="broker.copy", sign=broker.sign)
+        self._client = RemotingClient(name="broker.copy", sign=broker.sign, tls=broker.client_context)
         self._old_master = OldMasterWatch(broker, self._client, self.record_file)
         if self.is_master:
             routes = self._alone.join(broker, files, routes)

@@ -140,7 +140,9 @@ class LeaderOnly:
         assert not unclassified, f"request {min(unclassified)} is not classified for a member that does not lead"
         self._group = group
         self._relay = ClientRelay(broker, group, routes[RequestCode.RELAYED_HEART_BEAT])
-        self._client = RemotingClient(self._relay.routes(), connect_timeout_s=_CONNECT_S, name="broker.forward")
+        self._client = RemotingClient(
+            self._relay.routes(), connect_timeout_s=_CONNECT_S, name="broker.forward", tls=broker.client_context
+        )
         self.forwarder = self._relay.forwarder = Forwarder(broker, group, self._client)
 
         def forget(client: RemoteClient) -> None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tallystick.node.core.settings import GroupTlsMode
 from tallystick.replication.ledger.ledger import Ledger
 from tallystick.replication.member.member import Member
 from tallystick.replication.member.settings import MemberSettings
@@ -111,7 +112,13 @@ class GroupPlan:
         tls = None
         if broker.groupTlsCa:
             files = (Path(broker.groupTlsCa), Path(broker.groupTlsCertificate), Path(broker.groupTlsKey))
-            tls = TlsSettings(*files, peer_name=broker.groupTlsPeerName or None)
+            mode = broker.groupTlsMode
+            tls = TlsSettings(
+                *files,
+                peer_name=broker.groupTlsPeerName or None,
+                calls_plain=mode is GroupTlsMode.permissive,
+                accepts_plain=mode is not GroupTlsMode.enforcing,
+            )
         self.settings = MemberSettings(
             raft=RaftSettings(
                 heartbeat_interval_seconds=broker.groupHeartbeatMills / 1000,

@@ -1,0 +1,129 @@
+"""The handshakes that are in progress, of all ports of a process: how many, how long, and which of them continues next.
+
+A handshake costs the process a signature, which takes a hundred times as long as a request, and the memory of a
+connection with TLS, before its peer has shown who it is. Therefore:
+
+    a handshake begins ── too many of its address, or too many at all ──▶ the oldest of these is ended
+                       ── not complete after the time limit ────────────▶ it is ended
+    bytes arrive ──▶ it waits for its turn; the addresses take turns, for `_TURN_S` in each turn of the event loop
+
+The oldest is ended and not the new one refused: a client that works completes its handshake in milliseconds, and the
+oldest are those of peers that do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+_TURN_S = 0.001
+
+
+class Handshake(Protocol):
+    """One handshake of the server's side. `address` is the peer's IP address."""
+
+    address: str
+
+    def step(self) -> None:
+        """Continues with the bytes that arrived."""
+
+    def fail(self, reason: str) -> None:
+        """Ends the connection."""
+
+
+class Handshakes:
+    """All handshakes of a process."""
+
+    def __init__(
+        self, *, most: int, most_of_address: int, timeout_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.completed = 0
+        self.failed = 0
+        """Handshakes that did not complete: the peer left or sent something wrong, or it was ended here."""
+        self._most = most
+        self._most_of_address = most_of_address
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._deadlines: dict[Handshake, float] = {}  # oldest first
+        self._by_address: dict[str, dict[Handshake, None]] = {}
+        self._ready: dict[str, deque[Handshake]] = {}  # the first address is the next one
+        self._turn: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def begin(self, handshake: Handshake) -> None:
+        """A handshake begins. Older ones may end for it."""
+        key = _key(handshake.address)
+        of_address = self._by_address.get(key, {})
+        if len(of_address) >= self._most_of_address:
+            next(iter(of_address)).fail(f"more than {self._most_of_address} handshakes of its address are in progress")
+        elif len(self._deadlines) >= self._most:
+            next(iter(self._deadlines)).fail(f"more than {self._most} handshakes are in progress")
+        self._deadlines[handshake] = self._clock() + self._timeout_s
+        self._by_address.setdefault(key, {})[handshake] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self._expire)
+
+    def ready(self, handshake: Handshake) -> None:
+        """Bytes of this handshake arrived: `step` is called when it is its turn."""
+        self._ready.setdefault(_key(handshake.address), deque()).append(handshake)
+        if self._turn is None:
+            self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def end(self, handshake: Handshake, *, completed: bool) -> None:
+        """It is over. Further calls do nothing."""
+        if self._deadlines.pop(handshake, None) is None:
+            return
+        key = _key(handshake.address)
+        of_address = self._by_address[key]
+        del of_address[handshake]
+        if not of_address:
+            del self._by_address[key]
+        if completed:
+            self.completed += 1
+        else:
+            self.failed += 1
+        if not self._deadlines and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _take_turn(self) -> None:
+        end_s = self._clock() + _TURN_S
+        while self._ready:
+            key = next(iter(self._ready))
+            waiting = self._ready.pop(key)
+            handshake = waiting.popleft()
+            if waiting:
+                self._ready[key] = waiting  # behind the other addresses
+            if handshake in self._deadlines:
+                handshake.step()
+            if self._clock() >= end_s:
+                break
+        # Other connections are read in between.
+        self._turn = asyncio.get_running_loop().call_soon(self._take_turn) if self._ready else None
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._clock()
+        while self._deadlines:
+            oldest, deadline_s = next(iter(self._deadlines.items()))
+            if deadline_s > now:
+                self._timer = asyncio.get_running_loop().call_later(deadline_s - now, self._expire)
+                return
+            oldest.fail(f"the handshake was not complete after {self._timeout_s:g} s")
+
+
+def _key(address: str) -> str:
+    """What counts as one address: of IPv6 a network of 64 bits, because a host can use all of its addresses."""
+    if ":" not in address:
+        return address
+    try:
+        return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
+    except ValueError:
+        return address

@@ -1,0 +1,50 @@
+"""TLS of a whole process: one certificate and one set of limits for all its ports, and one for its own connections."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from tallystick.node.tls.certificate import ClientCertificate, ServerCertificate
+from tallystick.node.tls.first_byte import PortTls
+from tallystick.node.tls.handshakes import Handshakes
+from tallystick.node.tls.settings import TlsMode, TlsSettings
+from tallystick.store.limited_log import LimitedLog
+
+_LOOK_S = 1.0
+
+
+class ProcessTls:
+    """What the ports and the clients of a process share."""
+
+    def __init__(self, settings: TlsSettings) -> None:
+        """SettingsError: the files cannot be used."""
+        self.settings = settings
+        self.certificate = ServerCertificate(settings)
+        self.handshakes = Handshakes(
+            most=settings.server_maxHandshakes,
+            most_of_address=settings.server_maxHandshakesPerAddress,
+            timeout_s=settings.server_handshakeTimeoutMillis / 1000,
+        )
+        self._client = ClientCertificate(settings) if settings.is_client_enabled else None
+
+    def port(self, log: LimitedLog, mode: TlsMode | None = None) -> PortTls:
+        """TLS of one port. `mode`: `tls.server.mode`, if None."""
+        return PortTls(mode or self.settings.server_mode, self.certificate, self.handshakes, log)
+
+    @property
+    def is_client_enabled(self) -> bool:
+        """Whether own connections use TLS."""
+        return self._client is not None
+
+    def client_context(self) -> ssl.SSLContext | None:
+        """For a new connection to another server; None: it does not use TLS."""
+        return None if self._client is None else self._client.context()
+
+    async def watch(self) -> None:
+        """Uses changed files, until it is cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self.certificate.refresh()
+            if self._client is not None:
+                self._client.refresh()
