@@ -9,6 +9,7 @@ from pkgutil import iter_modules
 
 from tallystick.spark import jobs as folder
 from tallystick.spark.jobs.job import DAMAGE, DIFFERENCES, Argument, Job, Summary
+from tallystick.spark.jobs.report import bytes_text
 
 
 @cache
@@ -45,7 +46,8 @@ def job_of(summary: Summary) -> Job:
 
 def text_of(summary: Summary) -> str:
     """Returns the summary as text."""
-    return job_of(summary).text(summary)
+    text = job_of(summary).text(summary)
+    return text if "bytes_read" not in summary else f"{text}\n\n{bytes_text(summary['bytes_read'])} of logs were read"
 
 
 def page_of(summary: Summary) -> str | None:
