@@ -94,7 +94,8 @@ class SessionReads:
     """
 
     def __init__(self, context: SparkContext) -> None:
-        self.accumulator: Accumulator[Stages] = context.accumulator({}, _StagesParam())
+        param: Any = _StagesParam()  # Spark calls its methods only, and a scan must not import Spark
+        self.accumulator: Accumulator[Stages] = context.accumulator({}, param)
 
     @property
     def total(self) -> Reads:
