@@ -9,7 +9,6 @@ from pkgutil import iter_modules
 
 from tallystick.spark import jobs as folder
 from tallystick.spark.jobs.job import DAMAGE, DIFFERENCES, Argument, Job, Summary
-from tallystick.spark.jobs.report import bytes_text
 
 
 @cache
@@ -46,8 +45,7 @@ def job_of(summary: Summary) -> Job:
 
 def text_of(summary: Summary) -> str:
     """Returns the summary as text."""
-    text = job_of(summary).text(summary)
-    return text if "bytes_read" not in summary else f"{text}\n\n{bytes_text(summary['bytes_read'])} of logs were read"
+    return job_of(summary).text(summary)
 
 
 def page_of(summary: Summary) -> str | None:
