@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -41,6 +42,7 @@ def geometry_of(paths: Sequence[Path], least_entries: int = 1) -> IndexGeometry 
         with mapped_index(path) as data:
             if data is None:
                 continue
+            data.madvise(mmap.MADV_RANDOM)  # the header; `of_file` says what else it reads
             count = IndexHeader(*INDEX_HEADER.unpack_from(data)).next_entry - 1
             if count > most and (found := IndexGeometry.of_file(data)) is not None:
                 most, geometry = count, found

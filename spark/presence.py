@@ -7,6 +7,7 @@ task reads a store that is not mounted, its files are holes of the right length 
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
@@ -16,6 +17,9 @@ from typing import Protocol
 from tallystick.store._kernel import QueueFile
 from tallystick.store.formats.mapped import ReadMap
 from tallystick.store.formats.segment_files import SegmentFiles
+
+_MANY_BYTES = 64 << 10
+"""A read of so many bytes may be one of a whole file, piece by piece."""
 
 
 class Bringer(Protocol):
@@ -86,6 +90,9 @@ class Segments(SegmentFiles):
         offset = pos - start
         try:
             bring(self.path(start), offset, offset + size)
-            return super().buffer(start)[offset : offset + size]
+            mapped = super().buffer(start)
+            # For one record, the system would read megabytes around it from the disk.
+            mapped.madvise(mmap.MADV_RANDOM if size < _MANY_BYTES else mmap.MADV_NORMAL)
+            return mapped[offset : offset + size]
         except FileNotFoundError:
             return None

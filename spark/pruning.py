@@ -18,6 +18,7 @@ and each interval counts as `CLOCK_SLACK_MS` longer at both ends.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +60,8 @@ _GAP_BYTES = 4096
 """Ranges that are nearer to each other become one: a page is read as a whole."""
 _MOST_UNITS = 1_000_000
 """With more units, reading the log in its order is faster."""
+_FEW_UNITS = 4096
+"""They are in some pages, which need not be read ahead."""
 _MOST_LOOKS = 200_000
 """Searches in index files (topics x keys x files); with more, reading the log is faster."""
 _MOST_CHAIN = 1_000_000
@@ -278,6 +281,7 @@ class _Pruner:
             with mapped_index(path) as data:
                 if data is None or len(data) != geometry.file_bytes:
                     return None
+                data.madvise(mmap.MADV_RANDOM)  # otherwise each look reads megabytes around it from the disk
                 header = IndexHeader(*INDEX_HEADER.unpack_from(data))
                 if header.next_entry <= 1:
                     continue
@@ -326,8 +330,14 @@ class _Units:
         with the last older unit."""
         if not self._files.starts or self._files.first == 0:
             return False
-        pos, size, _ = UNIT.unpack_from(self._files.buffer(self._files.first), 0)
+        pos, size, _ = UNIT.unpack_from(self._file(self._files.first), 0)
         return bool(size != BLANK_UNIT_SIZE and pos >= begin)
+
+    def _file(self, start: int) -> ReadMap:
+        data = self._files.buffer(start)
+        if self.count < _FEW_UNITS:
+            data.madvise(mmap.MADV_RANDOM)  # otherwise each look reads the whole file from the disk
+        return data
 
     @property
     def count(self) -> int:
@@ -340,7 +350,7 @@ class _Units:
             low = max(self._low - first, 0)
             if self._high <= first or low * UNIT.size >= self._files.segment_bytes:
                 continue
-            data = self._files.buffer(start)
+            data = self._file(start)
             high = min(self._high - first, units_written(data))
             for number in range(low, high):
                 pos, size, code = UNIT.unpack_from(data, number * UNIT.size)

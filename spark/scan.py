@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tallystick.spark import reads
 from tallystick.spark.presence import Segments, bring
 from tallystick.spark.splits import Split
 from tallystick.store._kernel import MessageScan, RequiredUnits
@@ -192,6 +193,7 @@ class SplitScan:
             return None
 
     def _passed(self, scan: MessageScan) -> None:
+        reads.add(scan.bytes_read - self.bytes_read, scan.records - self.records)
         self.records, self.bytes_read = scan.records, scan.bytes_read
         if scan.damaged > self.damaged:
             self._met(scan.damage[len(self.damage) :], scan.damaged)

@@ -16,8 +16,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
+from pyspark import Accumulator
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -29,9 +31,10 @@ from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.places import is_remote, opened, reached
 from tallystick.spark.presence import release
 from tallystick.spark.pruning import pruned
+from tallystick.spark.reads import SessionReads, Stages, counting
 from tallystick.spark.scan import Damage, SplitScan, Wanted
 from tallystick.spark.splits import Split, Task, splits_of, tasks_of
-from tallystick.spark.versions import PUSHDOWN_SETTING, arrow_schema, pushes_filters
+from tallystick.spark.versions import PUSHDOWN_SETTING, arrow_schema, is_remote_session, pushes_filters
 from tallystick.spark.volume import Source
 
 NAME = "tallystick"
@@ -39,15 +42,25 @@ NAME = "tallystick"
 _logger = logging.getLogger(__name__)
 
 
-def register(spark: SparkSession) -> None:
-    """Enables the push-down of filters in this session (Spark's default is off), and registers the format, which is
-    only necessary where Spark does not find it by itself."""
+def register(spark: SparkSession) -> SessionReads | None:
+    """Enables the push-down of filters in this session (Spark's default is off), and registers the format. Where Spark
+    finds the format by itself, this is only necessary to count what tasks read.
+
+    Returns what the tasks of later queries read. None: Spark 4.0 cannot count it, nor can a session of Spark Connect.
+    """
     spark.conf.set(PUSHDOWN_SETTING, "true")
+    reads = None if is_remote_session(spark) else SessionReads(spark.sparkContext)
+
+    class CountingSource(TallystickSource):
+        counter = None if reads is None else reads.accumulator
+
     try:
-        spark.dataSource.register(TallystickSource)
+        spark.dataSource.register(CountingSource)
     except AnalysisException as error:  # Spark 4.0 has found it, and refuses a second one
         if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
             raise
+        return None
+    return reads
 
 
 @dataclass(frozen=True)
@@ -60,6 +73,9 @@ class SplitPartition(InputPartition):
 
 class TallystickSource(DataSource):
     """The data source. Options: `options.ReadOptions`. Columns: `columns.SCHEMA`."""
+
+    counter: ClassVar[Accumulator[Stages] | None] = None
+    """Where tasks add what they read; see `register`."""
 
     @classmethod
     def name(cls) -> str:
@@ -78,13 +94,13 @@ class TallystickSource(DataSource):
         if options.pushdown and pushes_filters():
             from tallystick.spark.pushdown import PushingReader  # Spark 4.0 does not have its imports
 
-            return PushingReader(options, schema)
-        return MessageReader(options, schema)
+            return PushingReader(options, schema, self.counter)
+        return MessageReader(options, schema, self.counter)
 
     def streamReader(self, schema: StructType):  # type: ignore[no-untyped-def]  # noqa: N802
         from tallystick.spark.stream import MessageStreamReader
 
-        return MessageStreamReader(self._read_options(schema), schema)
+        return MessageStreamReader(self._read_options(schema), schema, self.counter)
 
     def _read_options(self, schema: StructType) -> ReadOptions:
         return ReadOptions.parse(catalog_table.options_in(schema) | dict(self.options))
@@ -103,8 +119,9 @@ class TallystickSource(DataSource):
 class MessageReader(DataSourceReader):
     """One table: messages, or with `view` the damage. It is pickled to the workers, so it has only plain values."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, counter: Accumulator[Stages] | None = None) -> None:
         self.schema = requested_schema(schema, options)
+        self.counter = counter
         self.options = options if options.view == "damage" else options.reading(self.schema.names)
         self.wanted = options.wanted
         self.impossible = False
@@ -134,7 +151,7 @@ class MessageReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, SplitPartition):  # Spark's default, instead of an empty list
             return iter(())
-        return read_partition(partition, self.options, self.wanted, self.schema)
+        return counting(read_partition(partition, self.options, self.wanted, self.schema), self.counter)
 
 
 def requested_schema(schema: StructType, options: ReadOptions) -> pa.Schema:

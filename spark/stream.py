@@ -15,12 +15,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+from pyspark import Accumulator
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tallystick.spark.follow import FollowedVolume
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.places import is_remote, opened
+from tallystick.spark.reads import Stages, counting
 from tallystick.spark.source import SplitPartition, partitions_of, read_partition, requested_schema
 from tallystick.spark.splits import Split, plan
 from tallystick.spark.versions import (
@@ -45,12 +47,13 @@ class DataLossError(Exception):
 
 
 class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, counter: Accumulator[Stages] | None = None) -> None:
         if options.max_bytes_per_trigger is not None and not HAS_READ_LIMITS:
             raise OptionError("maxBytesPerTrigger", "requires Spark 4.2 or later")
         self._stop_at: Offset | None = None
         self._followed: dict[tuple[str, str], FollowedVolume] = {}
         self.schema = requested_schema(schema, options)
+        self.counter = counter
         self.options = options.reading(self.schema.names)
 
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -133,7 +136,7 @@ class MessageStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SplitPartition), "partitions() gives no others"
-        return read_partition(partition, self.options, self.options.wanted, self.schema)
+        return counting(read_partition(partition, self.options, self.options.wanted, self.schema), self.counter)
 
 
 def _end_within(volume: Volume, begin: int, most_bytes: int | None) -> int:

@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 import pyarrow as pa
+import pyspark.sql
 import pyspark.sql.datasource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -24,6 +25,7 @@ __all__ = [
     "SupportsTriggerAvailableNow",
     "arrow_schema",
     "has_filters",
+    "is_remote_session",
     "pushes_filters",
 ]
 
@@ -68,6 +70,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def has_filters() -> bool:
     """Returns whether this version can push filters down."""
     return hasattr(pyspark.sql.datasource.DataSourceReader, "pushFilters")
+
+
+def is_remote_session(session: Any) -> bool:
+    """Returns whether Spark runs elsewhere (Spark Connect), without a context in this process."""
+    return not isinstance(session, pyspark.sql.SparkSession)
 
 
 def pushes_filters() -> bool:

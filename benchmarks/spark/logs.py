@@ -1,6 +1,7 @@
 """A CommitLog to measure with: real records of RocketMQ's layout in whole segments, without a ConsumeQueue.
 
-Bodies of 100 to 1000 bytes, properties as a Java producer and its broker write them, 8 topics of 4 queues, 5 tags.
+Bodies of 100 to 1000 bytes or of one size, properties as a Java producer and its broker write them, 8 topics of 4
+queues, 5 tags.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ TOPICS = tuple(f"BenchmarkTopic{number}" for number in range(8))
 _TEMPLATES = 512
 
 
-def make_log(root: Path, total_bytes: int, segment_bytes: int, seed: int = 1) -> int:
-    """Writes `root`/commitlog, full segments of `segment_bytes`; returns the number of records."""
+def make_log(root: Path, total_bytes: int, segment_bytes: int, body_bytes: int | None = None, seed: int = 1) -> int:
+    """Writes `root`/commitlog, full segments of `segment_bytes`; returns the number of records. `body_bytes` None: of
+    different sizes."""
     folder = root / "commitlog"
     folder.mkdir(parents=True)
     chance = random.Random(seed)
     store_host = Host("10.0.0.1", 10911)
-    templates = [_template(chance, store_host) for _ in range(_TEMPLATES)]
+    templates = [_template(chance, store_host, body_bytes) for _ in range(_TEMPLATES)]
     offsets: dict[tuple[int, int], int] = {}
     records = 0
     for start in range(0, total_bytes, segment_bytes):
@@ -45,7 +47,7 @@ def make_log(root: Path, total_bytes: int, segment_bytes: int, seed: int = 1) ->
     return records
 
 
-def _template(chance: random.Random, store_host: Host) -> tuple[bytes, int, int]:
+def _template(chance: random.Random, store_host: Host, body_bytes: int | None) -> tuple[bytes, int, int]:
     topic, queue, unique = chance.randrange(len(TOPICS)), chance.randrange(4), chance.randbytes(16).hex().upper()
     properties = (
         f"KEYS\x01order-{chance.randrange(10**9)}\x02UNIQ_KEY\x01{unique}\x02WAIT\x01true\x02"
@@ -54,7 +56,7 @@ def _template(chance: random.Random, store_host: Host) -> tuple[bytes, int, int]
     record = Record(
         topic=TOPICS[topic],
         queue_id=queue,
-        body=chance.randbytes(chance.randrange(100, 1000)),
+        body=chance.randbytes(chance.randrange(100, 1000) if body_bytes is None else body_bytes),
         properties=properties,
         born_timestamp_ms=BORN_MS,
         born_host=Host(f"10.0.1.{chance.randrange(30)}", 40_000),

@@ -1,7 +1,7 @@
 """The result of a run, for the operator: JSON of at most 4096 bytes, Kubernetes' limit for a termination message.
 
     {"verdict": "Clean", "message": "clean: 3,313 records of 3 stores", "seconds": 31.2,
-     "figures": {"records": 3313, "bytes": 3175433, "rows": 0, "files": 0, "differing": 0},
+     "figures": {"records": 3313, "bytes": 3175433, "rows": 0, "files": 0, "differing": 0, "bytesRead": 6350866},
      "sources": [{"node": "c-0-1", "bound": 3175433, "records": 3313, "via": "local"}],
      "differences": ["..."], "output": null, "error": "only if it was not done"}
 
@@ -62,9 +62,12 @@ def _cut(text: str, most: int = 3 * _SHORT) -> str:
 
 
 def figures_of(summary: Summary) -> dict[str, int]:
-    """Returns the figures. `records` and `bytes`: read from the log; `rows` and `files`: written or found; `differing`:
-    places."""
-    return dict.fromkeys(("records", "bytes", "rows", "files", "differing"), 0) | dict(job_of(summary).figures(summary))
+    """Returns the figures. `records` and `bytes`: of messages in the log; `rows` and `files`: written or found;
+    `differing`: places; `bytesRead`: what tasks read of logs, with what they read twice."""
+    found = dict.fromkeys(("records", "bytes", "rows", "files", "differing"), 0) | dict(
+        job_of(summary).figures(summary)
+    )
+    return found | {"bytesRead": summary.get("bytes_read", 0)}
 
 
 def message_of(verdict: str, figures: Mapping[str, int], summary: Summary) -> str:

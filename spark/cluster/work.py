@@ -52,7 +52,7 @@ def output_of(plan: JobPlan) -> Output | None:
 
 def run_job(plan: JobPlan, runner: Runner, output: Output | None) -> dict[str, Any]:
     """Runs the job and returns its summary. It raises the job's exceptions."""
-    return plan.job.run(Call(options_of(plan), runner, output, plan.arguments.own))
+    return plan.job.summary_of(Call(options_of(plan), runner, output, plan.arguments.own))
 
 
 def save_summary(plan: JobPlan, output: Output, summary: Mapping[str, Any]) -> None:

@@ -52,7 +52,7 @@ def _main(argv: Sequence[str] | None) -> int:
         options = ReadOptions.parse(_options(args))
         with _runner(args.master) as runner:
             reaching = reaching_runner(runner, options.sources(members=job.all_members))
-            summary = job.run(_call(args, job, options, reaching))
+            summary = job.summary_of(_call(args, job, options, reaching))
         if args.html is not None:
             args.html.write_text(page_of(summary) or "")
         if args.summary is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.outputs import Output
+from tallystick.spark.reads import CountingRunner
 from tallystick.spark.runner import Runner
 
 Summary = Mapping[str, Any]
@@ -114,3 +115,9 @@ class Job:
     page: Callable[[Summary], str] | None = None
     failures: tuple[type[Exception], ...] = ()
     """Its own exceptions whose cause is outside the job."""
+
+    def summary_of(self, call: Call) -> dict[str, Any]:
+        """Runs the job. Returns its summary, with `bytes_read`: what the tasks read of logs. As `run`, it raises."""
+        counting = CountingRunner(call.runner)
+        summary = self.run(replace(call, runner=counting))
+        return summary | {"bytes_read": counting.reads.bytes}

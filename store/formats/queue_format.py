@@ -23,6 +23,8 @@ INDEX_SLOT = struct.Struct(">i")
 INDEX_ENTRY = struct.Struct(">iqii")
 assert (UNIT.size, INDEX_HEADER.size, INDEX_ENTRY.size) == (20, 40, 20), "fixed by every file already on disk"
 
+_USUAL_SLOTS, _USUAL_ENTRIES = 5_000_000, 20_000_000
+"""The defaults of `maxHashSlotNum` and `maxIndexNum`."""
 _LOOKED_AT = 16
 """The number of slots is determined from this many of the newest entries of an index file."""
 _SIGNS = 3
@@ -93,6 +95,9 @@ class IndexGeometry(NamedTuple):
         """
         header = IndexHeader(*INDEX_HEADER.unpack_from(data))
         last = header.next_entry - 1
+        usual = cls(_USUAL_SLOTS, _USUAL_ENTRIES)
+        if usual.file_bytes == len(data) and 0 < last < usual.entries and usual._is_certain(data, header):
+            return usual
         wanted = struct.pack(">q", header.end_pos)
         at = INDEX_HEADER.size + INDEX_ENTRY.size * last
         numbers = range(max(1, last - _LOOKED_AT + 1), last + 1)
@@ -108,6 +113,17 @@ class IndexGeometry(NamedTuple):
                     most, best = (reached, geometry._fits(data, header)), geometry
             at += 1
         return best
+
+    def _is_certain(self, data: mmap.mmap, header: IndexHeader) -> bool:
+        """Whether all signs speak for this geometry. It looks at a few pages, so no others are read from the disk."""
+        last = header.next_entry - 1
+        data.madvise(mmap.MADV_RANDOM)
+        try:
+            return self._fits(data, header) == _SIGNS and all(
+                self._reaches(data, number) for number in range(max(1, last - _LOOKED_AT + 1), last + 1)
+            )
+        finally:
+            data.madvise(mmap.MADV_NORMAL)
 
     def _fits(self, data: mmap.mmap, header: IndexHeader) -> int:
         """How many signs there are that the entries are where this geometry has them: entry 0 is unused, the first one

@@ -11,6 +11,7 @@ import pytest
 from aged_log import dispatch_log, write_log
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from page_cache import dropped, resident
 
 from tallystick.spark import pruning
 from tallystick.spark.pruning import Pruned, difference, intersection, pruned, union
@@ -100,6 +101,23 @@ def test_a_key(day: Volume) -> None:
     found = same_rows(day, Wanted(keys=("k31234",)))
     assert found.by == ("keys",)
     assert found.bytes < 10_000
+
+
+def test_a_search_brings_few_pages_of_index_and_queues_into_memory(disk_path: Path) -> None:
+    """The system reads megabytes ahead of a look into a map, unless it is told that looks are at random."""
+    messages = (("T", 0, BEGIN_MS + number) for number in range(20_000))
+    write_log(disk_path, messages, segment_bytes=4 << 20)
+    usual = {"mappedFileSizeConsumeQueue": 6_000_000, "maxHashSlotNum": 5_000_000, "maxIndexNum": 20_000_000}
+    dispatch_log(disk_path, mappedFileSizeCommitLog=4 << 20, **usual)
+    (index,) = (disk_path / "index").iterdir()
+    (queue,) = (disk_path / "consumequeue" / "T" / "0").iterdir()
+    if not (dropped(index) and dropped(queue)):
+        pytest.skip("the file system keeps its pages in memory")
+    volume = open_volume(disk_path)
+    assert 0 < pruned(volume, Wanted(keys=("k1234",))).bytes < 1000
+    assert sum(resident(index)) <= 100
+    assert 0 < pruned(volume, Wanted(topics=("T",), queue_offsets=(9000, 9001))).bytes < 1000
+    assert sum(resident(queue)) <= 50
 
 
 def test_many_small_ranges_are_few_tasks(day: Volume) -> None:

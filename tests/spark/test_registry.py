@@ -146,7 +146,10 @@ def test_a_new_job_is_one_file(new_job: Job, tmp_path: Path, capsys: pytest.Capt
     assert cli.main([*here, "is "]) == 0
     assert capsys.readouterr().out == "the longest name is is bcd\n"
     assert cli.main([*here, "--most", "1", "--json", ""]) == 0
-    assert json.loads(capsys.readouterr().out) == {"job": "longest", "name": "b", "prefix": ""}
+    assert json.loads(capsys.readouterr().out) == {
+        **{"job": "longest", "name": "b", "prefix": ""},
+        "bytes_read": 0,
+    }
 
 
 def test_a_new_job_runs_in_a_cluster(new_job: Job) -> None:

@@ -38,6 +38,14 @@ def test_the_geometry_of_every_file_is_found(keys: int) -> None:
             assert IndexGeometry.of_file(index_file(geometry, seed, entries, keys)) == geometry, seed
 
 
+def test_the_usual_geometry_is_found_in_a_file_of_its_size_only_if_all_fits() -> None:
+    usual, other = IndexGeometry(5_000_000, 20_000_000), IndexGeometry(2_500_000, 20_500_000)
+    assert usual.file_bytes == other.file_bytes
+    for geometry in (usual, other):
+        for entries in (1, 40):
+            assert IndexGeometry.of_file(index_file(geometry, 7, entries, 2)) == geometry
+
+
 @pytest.mark.parametrize("entries", [20, 499])
 def test_damage_of_some_of_the_newest_entries_does_not_hide_the_geometry(entries: int) -> None:
     geometry = IndexGeometry(97, 500)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import mmap
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_cache import resident
 
 from tallystick.store._kernel import SegmentScrub
 from tallystick.store.engine import scrub as scrub_module
@@ -363,18 +363,6 @@ async def test_the_rate_follows_the_size_unless_it_is_set(tmp_path: Path, monkey
         assert not store.scrub.enabled and store.scrub.bytes_per_second == 0
     with pytest.raises(ValueError, match="scrubBytesPerSecond"):
         replace(settings(tmp_path, 0), scrubBytesPerSecond=-2).validate()
-
-
-def resident(path: Path) -> list[bool]:
-    """Which pages of the file are in memory."""
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
-        pages = -(-len(mapped) // mmap.PAGESIZE)
-        found = (ctypes.c_ubyte * pages)()
-        view = ctypes.c_char.from_buffer(mapped)
-        libc = ctypes.CDLL(None, use_errno=True)
-        assert libc.mincore(ctypes.c_void_p(ctypes.addressof(view)), ctypes.c_size_t(len(mapped)), found) == 0
-        del view
-        return [bool(page & 1) for page in found]
 
 
 async def test_the_page_cache_is_left_as_it_was(disk_path: Path) -> None:

@@ -363,6 +363,18 @@ impl<'a> Known<'a> {
         unique.into_iter().chain(self.each_key())
     }
 
+    /// Takes over a pair that counts; a later one of the same name replaces it.
+    #[inline]
+    pub fn note(&mut self, name: &[u8], value: &'a [u8]) {
+        match name {
+            b"KEYS" => self.keys = value,
+            b"UNIQ_KEY" => self.unique_key = value,
+            b"TAGS" => self.tags = value,
+            b"DELAY" => self.delay = value,
+            _ => {}
+        }
+    }
+
     /// `properties`: `name 0x01 value 0x02 ...`. As in the source's decoder (two calls of String.split), pairs with an
     /// empty value or a further 0x01 do not count, the last pair of a name counts, and the last 0x02 may be missing.
     #[inline]

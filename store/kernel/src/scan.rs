@@ -7,6 +7,7 @@ pub mod columns;
 pub mod content;
 pub mod filter;
 pub mod messages;
+pub mod properties;
 pub mod range;
 pub mod sums;
 #[cfg(test)]

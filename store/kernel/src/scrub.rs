@@ -45,7 +45,7 @@ impl Scrub {
                 Found::Record { record, pos } => {
                     *records += 1;
                     if let Some(dispatch) = dispatch {
-                        expected.extend(dispatch.expected(record, pos));
+                        expected.extend(dispatch.expected(&record, pos));
                     }
                     pos + u64::from(record.size())
                 }

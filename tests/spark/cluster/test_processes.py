@@ -165,11 +165,12 @@ def rebuild_summary(**found: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("differences", [0, 1, 1000])
 def test_a_result_fits_and_keeps_what_matters(differences: int) -> None:
     via = {"c-0-0": "local", "c-0-1": "http"}
-    data = fitting(result_of(parsed(), audit_summary(differences), via.get, 31.2))
+    data = fitting(result_of(parsed(), audit_summary(differences) | {"bytes_read": 600}, via.get, 31.2))
     assert len(data) <= MOST_BYTES
     result = json.loads(data)
     assert result["verdict"] == ("DifferencesFound" if differences else "Clean")
-    assert result["figures"] == {"records": 15, "bytes": 300, "rows": 0, "files": 0, "differing": differences}
+    counted = {"records": 15, "bytes": 300, "rows": 0, "files": 0, "differing": differences}
+    assert result["figures"] == counted | {"bytesRead": 600}
     assert result["sources"] == [
         {"node": "c-0-0", "bound": 123, "records": 5, "via": "local"},
         {"node": "c-0-1", "bound": 123, "records": 5, "via": "http"},

@@ -75,7 +75,7 @@ impl Core {
                         MutexGuard::unlock_fair(guard);
                     }
                     let (queues, _) = held.get_or_insert_with(|| (self.queues.lock(), Instant::now()));
-                    match self.reason(queues, record, pos) {
+                    match self.reason(queues, &record, pos) {
                         Ok(None) => {}
                         Ok(Some((reason, instead))) if audit.wrong.len() + doubts.len() < MOST_FINDINGS => {
                             let wrong = Wrong {
@@ -119,7 +119,7 @@ impl Core {
         &self,
         from: u64,
         upto: u64,
-        mut each: impl FnMut(Found<'_, '_>, u64) -> ControlFlow<()>,
+        mut each: impl FnMut(Found<'_>, u64) -> ControlFlow<()>,
     ) -> Outcome<u64> {
         let segment_bytes = self.log.segment_bytes();
         let mut pos = from;
@@ -221,7 +221,7 @@ impl Core {
         let (mut count, mut fault) = (0, None);
         self.read_log(from, upto, |found, _| {
             if let Found::Record { record, pos } = found {
-                match self.has_entries(record, pos) {
+                match self.has_entries(&record, pos) {
                     Ok(true) => {}
                     Ok(false) => count += 1,
                     Err(error) => fault = Some(error),
@@ -358,7 +358,7 @@ impl Core {
                         let tags_code = self.delays.tags_code(is_schedule, &known, record.store_timestamp());
                         let (pos, size) = (pos as i64, record.size() as i32);
                         let unit = Unit { pos, size, tags_code };
-                        units.entry(place).or_insert_with(|| (unit, self.expected_ext(record)));
+                        units.entry(place).or_insert_with(|| (unit, self.expected_ext(&record)));
                     }
                 }
             }

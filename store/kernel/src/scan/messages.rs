@@ -7,7 +7,7 @@ use arrow_array::RecordBatch;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::columns::{Columns, NoSuchColumn, NAMES};
+use super::columns::{Columns, NoSuchColumn, CHUNK, NAMES};
 use super::filter::Filter;
 use super::range::{Damage, Found, RangeReader, Stretch};
 use super::sums::Sums;
@@ -26,10 +26,36 @@ pub struct Scan {
     columns: Columns,
     max_rows: usize,
     max_bytes: usize,
+    passed: Passed,
+    done: bool,
+}
+
+/// What the scan has passed so far: sound records, wanted or not, and damage.
+#[derive(Default)]
+struct Passed {
     records: u64,
     damaged: u64,
     damage: Vec<Damage>,
-    done: bool,
+}
+
+impl Passed {
+    /// Counts an item. Returns the record with its position if the filter takes it.
+    #[inline]
+    fn wanted<'a>(&mut self, found: Found<'a>, filter: &Filter) -> Option<(Record<'a>, u64)> {
+        match found {
+            Found::Record { record, pos } => {
+                self.records += 1;
+                filter.takes(&record).then_some((record, pos))
+            }
+            Found::Damage(met) => {
+                self.damaged += 1;
+                if self.damage.len() < MOST_DAMAGE {
+                    self.damage.push(met);
+                }
+                None
+            }
+        }
+    }
 }
 
 impl Scan {
@@ -40,75 +66,68 @@ impl Scan {
             columns,
             max_rows,
             max_bytes,
-            records: 0,
-            damaged: 0,
-            damage: vec![],
+            passed: Passed::default(),
             done: false,
         }
     }
 
     /// The next rows; None: the range is done.
     pub fn next_batch(&mut self) -> Outcome<Option<RecordBatch>> {
-        let (max_rows, max_bytes) = (self.max_rows, self.max_bytes);
-        self.pass(|columns, record, pos| {
-            columns.push(record, pos);
-            if columns.rows() >= max_rows || columns.bytes() >= max_bytes {
+        let Scan {
+            reader,
+            filter,
+            columns,
+            passed,
+            max_rows,
+            max_bytes,
+            ..
+        } = self;
+        if !self.done {
+            self.done = reader.read_windows(|window| {
+                let mut records = Vec::with_capacity(CHUNK);
+                let mut wanted = window.filter_map(|found| passed.wanted(found, filter));
+                while columns.rows() < *max_rows && columns.bytes() < *max_bytes {
+                    let most_records = columns.most_records().min(*max_rows - columns.rows());
+                    let mut bytes_left = *max_bytes - columns.bytes();
+                    records.clear();
+                    while records.len() < most_records && bytes_left > 0 {
+                        let Some(next) = wanted.next() else { break };
+                        bytes_left = bytes_left.saturating_sub(next.0.bytes().len());
+                        records.push(next);
+                    }
+                    if records.is_empty() {
+                        return ControlFlow::Continue(());
+                    }
+                    columns.push(&records);
+                }
                 ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
-        })?;
-        Ok((self.columns.rows() > 0).then(|| self.columns.finish()))
+            })?;
+        }
+        Ok((columns.rows() > 0).then(|| columns.finish()))
     }
 
     /// The sums of the remaining records.
     pub fn sums(&mut self) -> Outcome<Sums> {
         let mut sums = Sums::default();
-        self.pass(|_, record, _| {
-            sums.add(record);
-            ControlFlow::Continue(())
-        })?;
+        self.pass(|record, _| sums.add(record))?;
         Ok(sums)
     }
 
     /// What the remaining records require of their queues.
     pub fn units(&mut self, repairable_from: i64, settled_ms: i64) -> Outcome<Units> {
         let mut units = Units::new(repairable_from, settled_ms);
-        self.pass(|_, record, pos| {
-            units.add(record, pos);
-            ControlFlow::Continue(())
-        })?;
+        self.pass(|record, pos| units.add(record, pos))?;
         Ok(units)
     }
 
-    /// Passes each wanted record with its place to `take` until it breaks or the range ends, and records damage.
-    fn pass(&mut self, mut take: impl FnMut(&mut Columns, &Record<'_>, u64) -> ControlFlow<()>) -> Outcome<()> {
-        let Scan {
-            reader,
-            filter,
-            columns,
-            records,
-            damaged,
-            damage,
-            ..
-        } = self;
+    /// Passes each remaining record that is wanted to `take`, with its position.
+    fn pass(&mut self, mut take: impl FnMut(&Record<'_>, u64)) -> Outcome<()> {
         if !self.done {
-            self.done = reader.read(|found| match found {
-                Found::Record { record, pos } => {
-                    *records += 1;
-                    if filter.takes(record) {
-                        take(columns, record, pos)
-                    } else {
-                        ControlFlow::Continue(())
-                    }
+            self.done = self.reader.read(|found| {
+                if let Some((record, pos)) = self.passed.wanted(found, &self.filter) {
+                    take(&record, pos);
                 }
-                Found::Damage(met) => {
-                    *damaged += 1;
-                    if damage.len() < MOST_DAMAGE {
-                        damage.push(met);
-                    }
-                    ControlFlow::Continue(())
-                }
+                ControlFlow::Continue(())
             })?;
         }
         Ok(())
@@ -264,22 +283,19 @@ impl MessageScan {
     /// Sound records passed, wanted or not.
     #[getter]
     fn records(&self) -> u64 {
-        self.0.records
+        self.0.passed.records
     }
 
     #[getter]
     fn damaged(&self) -> u64 {
-        self.0.damaged
+        self.0.passed.damaged
     }
 
     /// (position, bytes, reason) of damage, in order; the first thousand.
     #[getter]
     fn damage(&self) -> Vec<(u64, u64, &'static str)> {
-        self.0
-            .damage
-            .iter()
-            .map(|met| (met.pos, met.size, met.reason))
-            .collect()
+        let damage = self.0.passed.damage.iter();
+        damage.map(|met| (met.pos, met.size, met.reason)).collect()
     }
 
     /// Rows without content, because their body cannot be decompressed.

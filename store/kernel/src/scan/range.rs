@@ -50,10 +50,10 @@ pub struct Damage {
     pub reason: &'static str,
 }
 
-pub enum Found<'r, 'a> {
+pub enum Found<'a> {
     /// `pos`: of the record itself, which in dledger's layout lies 48 bytes into its entry.
     Record {
-        record: &'r Record<'a>,
+        record: Record<'a>,
         pos: u64,
     },
     Damage(Damage),
@@ -71,6 +71,8 @@ pub struct RangeReader {
     /// Check the CRCs of entries, too; the chain CRC of the previous entry, if it is known.
     entries: bool,
     chain: Option<u32>,
+    /// Damage up to `pos` that was not passed on yet.
+    lost: Option<Damage>,
     /// Bytes that were read from the file.
     read: u64,
 }
@@ -80,13 +82,27 @@ enum Source {
     Gentle(GentleFile),
 }
 
-enum Flow {
+/// Why a window has no further items.
+enum Stop {
     /// The item at `pos` needs this many bytes in the window.
     More(usize),
     /// No sound record at `pos`, and its size is not plausible.
     Lost(Bad),
-    Break,
     End,
+}
+
+/// The items of a range that lie in memory at the same time.
+pub struct Window<'a> {
+    bytes: &'a [u8],
+    /// Position of its first byte.
+    begin: u64,
+    stretch: &'a Stretch,
+    unread: &'a [(u64, u64)],
+    entries: bool,
+    pos: &'a mut u64,
+    chain: &'a mut Option<u32>,
+    lost: &'a mut Option<Damage>,
+    stop: Option<Stop>,
 }
 
 impl RangeReader {
@@ -101,6 +117,7 @@ impl RangeReader {
             unread: vec![],
             entries: false,
             chain: None,
+            lost: None,
             read: 0,
         })
     }
@@ -128,122 +145,41 @@ impl RangeReader {
     }
 
     /// Passes the items of the range to `each` until it breaks. Returns whether the range is done.
-    pub fn read(&mut self, mut each: impl FnMut(Found<'_, '_>) -> ControlFlow<()>) -> Outcome<bool> {
+    pub fn read(&mut self, mut each: impl FnMut(Found<'_>) -> ControlFlow<()>) -> Outcome<bool> {
+        self.read_windows(|window| window.try_for_each(&mut each))
+    }
+
+    /// Passes the windows of the range to `each` until it breaks. Returns whether the range is done. Items that `each`
+    /// did not take from its window are in the next one.
+    pub fn read_windows(&mut self, mut each: impl FnMut(&mut Window<'_>) -> ControlFlow<()>) -> Outcome<bool> {
         loop {
-            match self.read_window(&mut each) {
-                Flow::End => return Ok(true),
-                Flow::Break => return Ok(false),
-                Flow::More(bytes) => self.fill(bytes)?,
-                Flow::Lost(bad) => {
+            let mut window = Window {
+                bytes: &self.window,
+                begin: self.window_at,
+                stretch: &self.stretch,
+                unread: &self.unread,
+                entries: self.entries,
+                pos: &mut self.pos,
+                chain: &mut self.chain,
+                lost: &mut self.lost,
+                stop: None,
+            };
+            let flow = each(&mut window);
+            let stop = window.stop;
+            if flow.is_break() {
+                return Ok(false);
+            }
+            match stop {
+                Some(Stop::End) => return Ok(true),
+                Some(Stop::More(bytes)) => self.fill(bytes)?,
+                Some(Stop::Lost(bad)) => {
                     let next = self.next_sound()?;
                     let (pos, size) = (self.pos, next - self.pos);
                     (self.pos, self.chain) = (next, None);
                     let reason = bad.text();
-                    if each(Found::Damage(Damage { pos, size, reason })).is_break() {
-                        return Ok(self.pos >= self.stretch.end);
-                    }
+                    self.lost = Some(Damage { pos, size, reason });
                 }
-            }
-        }
-    }
-
-    fn read_window(&mut self, each: &mut impl FnMut(Found<'_, '_>) -> ControlFlow<()>) -> Flow {
-        let Stretch {
-            file_end,
-            end,
-            entry_header,
-            check_crc,
-            ..
-        } = self.stretch;
-        let window_end = self.window_at + self.window.len() as u64;
-        loop {
-            if self.pos >= end {
-                return Flow::End;
-            }
-            let left = (end - self.pos) as usize;
-            let seen = window_end.saturating_sub(self.pos) as usize;
-            if seen < left.min(HEAD_BYTES) {
-                return Flow::More(HEAD_BYTES);
-            }
-            let at = (self.pos - self.window_at) as usize;
-            let mut chain = self.chain;
-            let (bad, step) = match item(&self.window, self.window_at, at, entry_header) {
-                Item::Record {
-                    record,
-                    at: record_at,
-                    step,
-                } => {
-                    let read = self.was_read(self.pos, step);
-                    let entry = match self.entries && record_at > at {
-                        true => entry_flaw(&self.window[at..at + step], &mut chain),
-                        false => None,
-                    };
-                    if entry_header == 0 && record.ends_in_zeros() {
-                        if seen < left.min(step + 8) {
-                            return Flow::More(step + 8);
-                        }
-                        if left > step && record.is_torn(&self.window, at) {
-                            return Flow::Lost(Bad::Torn);
-                        }
-                    }
-                    let holds = || crc_holds(&self.window[at..], &record, record_at - at);
-                    if read && entry.is_none() && (!check_crc || holds()) {
-                        self.chain = chain;
-                        self.pos += step as u64;
-                        let pos = self.window_at + record_at as u64;
-                        if each(Found::Record { record: &record, pos }).is_break() {
-                            return Flow::Break;
-                        }
-                        continue;
-                    }
-                    (entry.unwrap_or(Bad::Crc), Some(step))
-                }
-                Item::Empty { step } if self.was_read(self.pos, step) => {
-                    if self.entries {
-                        let _ = entry_flaw(&self.window[at..at + step], &mut chain);
-                        self.chain = chain;
-                    }
-                    self.pos += step as u64;
-                    continue;
-                }
-                Item::Filler => {
-                    if filler_bytes(&self.window[at..], entry_header) as u64 == file_end - self.pos && end == file_end {
-                        self.pos = end;
-                        continue;
-                    }
-                    (Bad::Size, None)
-                }
-                Item::Bad {
-                    bad: Bad::Torn,
-                    step: None,
-                } if seen < left => match wanted(&self.window[at..], self.pos, entry_header) {
-                    Some(bytes) if bytes > seen && bytes <= left => return Flow::More(bytes),
-                    _ => (Bad::Torn, None),
-                },
-                Item::Empty { step } => (Bad::Unreadable, Some(step)),
-                Item::Bad { bad, step } => (bad, step),
-            };
-            let bad = if self.was_read(self.pos, step.unwrap_or(HEAD_BYTES)) {
-                bad
-            } else {
-                Bad::Unreadable
-            };
-            let Some(step) = step else { return Flow::Lost(bad) };
-            if step < left && seen < left.min(step + 8) {
-                return Flow::More(step + 8);
-            }
-            if step > left || step < left && !follows(&self.window[at + step..], entry_header) {
-                return Flow::Lost(bad);
-            }
-            self.chain = None;
-            let damage = Damage {
-                pos: self.pos,
-                size: step as u64,
-                reason: bad.text(),
-            };
-            self.pos += step as u64;
-            if each(Found::Damage(damage)).is_break() {
-                return Flow::Break;
+                None => {}
             }
         }
     }
@@ -288,12 +224,6 @@ impl RangeReader {
             Some(last) => last.1 = last.1.max(end),
             None => self.unread.push((begin, end)),
         }
-    }
-
-    /// Whether the disk returned all these bytes.
-    fn was_read(&self, pos: u64, size: usize) -> bool {
-        let end = pos + size as u64;
-        self.unread.iter().all(|&(from, to)| end <= from || to <= pos)
     }
 
     fn read_all_at(&mut self, pos: u64, buffer: &mut [u8]) -> Outcome<()> {
@@ -351,11 +281,145 @@ impl RangeReader {
         Ok(match item(&bytes, pos, 0, self.stretch.entry_header) {
             Item::Record { record, at, step } => {
                 let torn = self.stretch.entry_header == 0 && left > step && record.is_torn(&bytes, at);
-                !torn && crc_holds(&bytes, &record, at) && self.was_read(pos, step)
+                !torn && crc_holds(&bytes, &record, at) && was_read(&self.unread, pos, step)
             }
             _ => false,
         })
     }
+}
+
+impl<'a> Iterator for Window<'a> {
+    type Item = Found<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Found<'a>> {
+        if self.stop.is_some() {
+            return None;
+        }
+        if let Some(damage) = self.lost.take() {
+            return Some(Found::Damage(damage));
+        }
+        match self.item() {
+            Ok(found) => Some(found),
+            Err(stop) => {
+                self.stop = Some(stop);
+                None
+            }
+        }
+    }
+}
+
+impl<'a> Window<'a> {
+    /// The next record or damage.
+    #[inline]
+    fn item(&mut self) -> Result<Found<'a>, Stop> {
+        let Stretch {
+            file_end,
+            end,
+            entry_header,
+            check_crc,
+            ..
+        } = *self.stretch;
+        let window_end = self.begin + self.bytes.len() as u64;
+        loop {
+            let pos = *self.pos;
+            if pos >= end {
+                return Err(Stop::End);
+            }
+            let left = (end - pos) as usize;
+            let seen = window_end.saturating_sub(pos) as usize;
+            if seen < left.min(HEAD_BYTES) {
+                return Err(Stop::More(HEAD_BYTES));
+            }
+            let at = (pos - self.begin) as usize;
+            let mut chain = *self.chain;
+            let (bad, step) = match item(self.bytes, self.begin, at, entry_header) {
+                Item::Record {
+                    record,
+                    at: record_at,
+                    step,
+                } => {
+                    let read = was_read(self.unread, pos, step);
+                    let entry = match self.entries && record_at > at {
+                        true => entry_flaw(&self.bytes[at..at + step], &mut chain),
+                        false => None,
+                    };
+                    if entry_header == 0 && record.ends_in_zeros() {
+                        if seen < left.min(step + 8) {
+                            return Err(Stop::More(step + 8));
+                        }
+                        if left > step && record.is_torn(self.bytes, at) {
+                            return Err(Stop::Lost(Bad::Torn));
+                        }
+                    }
+                    let holds = || crc_holds(&self.bytes[at..], &record, record_at - at);
+                    if read && entry.is_none() && (!check_crc || holds()) {
+                        *self.chain = chain;
+                        *self.pos += step as u64;
+                        let pos = self.begin + record_at as u64;
+                        return Ok(Found::Record { record, pos });
+                    }
+                    (entry.unwrap_or(Bad::Crc), Some(step))
+                }
+                Item::Empty { step } if was_read(self.unread, pos, step) => {
+                    if self.entries {
+                        let _ = entry_flaw(&self.bytes[at..at + step], &mut chain);
+                        *self.chain = chain;
+                    }
+                    *self.pos += step as u64;
+                    continue;
+                }
+                Item::Filler => {
+                    if filler_bytes(&self.bytes[at..], entry_header) as u64 == file_end - pos && end == file_end {
+                        *self.pos = end;
+                        continue;
+                    }
+                    (Bad::Size, None)
+                }
+                Item::Bad {
+                    bad: Bad::Torn,
+                    step: None,
+                } if seen < left => match wanted(&self.bytes[at..], pos, entry_header) {
+                    Some(bytes) if bytes > seen && bytes <= left => return Err(Stop::More(bytes)),
+                    _ => (Bad::Torn, None),
+                },
+                Item::Empty { step } => (Bad::Unreadable, Some(step)),
+                Item::Bad { bad, step } => (bad, step),
+            };
+            return self.damage(at, bad, step).map(Found::Damage);
+        }
+    }
+
+    /// The damage at `at`, if a successor shows that its size `step` is right.
+    #[cold]
+    fn damage(&mut self, at: usize, bad: Bad, step: Option<usize>) -> Result<Damage, Stop> {
+        let pos = *self.pos;
+        let bad = match was_read(self.unread, pos, step.unwrap_or(HEAD_BYTES)) {
+            true => bad,
+            false => Bad::Unreadable,
+        };
+        let Some(step) = step else { return Err(Stop::Lost(bad)) };
+        let (left, seen) = ((self.stretch.end - pos) as usize, self.bytes.len() - at);
+        if step < left && seen < left.min(step + 8) {
+            return Err(Stop::More(step + 8));
+        }
+        if step > left || step < left && !follows(&self.bytes[at + step..], self.stretch.entry_header) {
+            return Err(Stop::Lost(bad));
+        }
+        *self.chain = None;
+        *self.pos += step as u64;
+        Ok(Damage {
+            pos,
+            size: step as u64,
+            reason: bad.text(),
+        })
+    }
+}
+
+/// Whether the disk returned all these bytes. `unread`: positions [begin, end) that it did not return.
+fn was_read(unread: &[(u64, u64)], pos: u64, size: usize) -> bool {
+    let end = pos + size as u64;
+    unread.iter().all(|&(from, to)| end <= from || to <= pos)
 }
 
 /// Checks the chain CRC of an entry's header. `chain`: of the previous entry, if it is known; then of this one.

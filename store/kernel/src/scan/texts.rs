@@ -28,7 +28,9 @@ impl Ends {
     pub fn finish(&mut self) -> OffsetBuffer<i32> {
         let mut empty = Vec::with_capacity(self.0.len());
         empty.push(0);
-        OffsetBuffer::new(ScalarBuffer::from(std::mem::replace(&mut self.0, empty)))
+        let ends = ScalarBuffer::from(std::mem::replace(&mut self.0, empty));
+        // SAFETY: the first one is 0, and none is below the one before it: each is a length of values that only grow.
+        unsafe { OffsetBuffer::new_unchecked(ends) }
     }
 }
 
@@ -43,6 +45,14 @@ impl Blobs {
     pub fn push(&mut self, value: &[u8]) {
         self.bytes.extend_from_slice(value);
         self.ends.push(self.bytes.len());
+    }
+
+    /// Returns the bytes of these values.
+    pub fn extend<'a>(&mut self, values: impl Iterator<Item = &'a [u8]> + Clone) -> usize {
+        let bytes = values.clone().map(<[u8]>::len).sum();
+        self.bytes.reserve(bytes);
+        values.for_each(|value| self.push(value));
+        bytes
     }
 
     fn parts(&mut self) -> (OffsetBuffer<i32>, Buffer) {
@@ -74,6 +84,14 @@ impl Texts {
         }
     }
 
+    /// Returns the bytes of these values.
+    pub fn extend<'a>(&mut self, values: impl Iterator<Item = &'a [u8]>) -> usize {
+        values.fold(0, |bytes, value| {
+            self.push(value);
+            bytes + value.len()
+        })
+    }
+
     #[inline]
     pub fn push_str(&mut self, text: &str) {
         self.0.push(text.as_bytes());
@@ -95,16 +113,30 @@ impl Texts {
     }
 }
 
-/// A column in which each value is the same.
-pub fn repeated(text: &str, rows: usize) -> ArrayRef {
-    let mut ends = Ends(Vec::with_capacity(rows + 1));
-    (0..=rows).for_each(|row| ends.push(row * text.len()));
-    let ends = OffsetBuffer::new(ScalarBuffer::from(ends.0));
-    Arc::new(StringArray::new(
-        ends,
-        Buffer::from_vec(text.repeat(rows).into_bytes()),
-        None,
-    ))
+/// A column in which each value is the same. Batches share its bytes.
+pub struct Repeated {
+    text: String,
+    array: StringArray,
+}
+
+impl Repeated {
+    pub fn new(text: &str) -> Repeated {
+        Repeated {
+            text: text.to_owned(),
+            array: StringArray::new_null(0),
+        }
+    }
+
+    pub fn array(&mut self, rows: usize) -> ArrayRef {
+        if self.array.len() < rows {
+            let size = self.text.len();
+            let ends = (0..=rows).map(|row| i32::try_from(row * size).expect("a batch has less than 2 GiB"));
+            let ends = OffsetBuffer::new(ends.collect());
+            let bytes = Buffer::from_vec(self.text.repeat(rows).into_bytes());
+            self.array = StringArray::new(ends, bytes, None);
+        }
+        Arc::new(self.array.slice(0, rows))
+    }
 }
 
 /// Texts of which an empty one is null.
@@ -127,6 +159,14 @@ impl TextsOrNull {
     pub fn push(&mut self, text: &[u8]) {
         self.texts.push(text);
         self.valid.append(!text.is_empty());
+    }
+
+    /// Returns the bytes of these values.
+    pub fn extend<'a>(&mut self, values: impl Iterator<Item = &'a [u8]>) -> usize {
+        values.fold(0, |bytes, value| {
+            self.push(value);
+            bytes + value.len()
+        })
     }
 
     pub fn finish(&mut self) -> ArrayRef {
