@@ -59,8 +59,8 @@ class Preallocator:
             self._task = asyncio.get_running_loop().create_task(self._make(first), name="preallocate")
 
     def deleting(self, start: int) -> None:
-        """The segment that begins at `start` is deleted now, and so are all before it: they are never created again. Any
-        thread. It waits while a segment is being created.
+        """The segment that begins at `start` is deleted now, and so are all before it: they are never created again.
+        Any thread. It waits while a segment is being created.
 
         A creation can begin late, after the log has created, filled and left the segment itself. A new file of zeros
         would then be the log's first segment at the next start.
