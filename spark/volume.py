@@ -85,7 +85,7 @@ class Volume:
     `lost_end`: the end of the records that were in newer files, which are missing or empty; else the bound.
     `queues_end`: the end of the last sound record that a queue knows; None: none, or it was not determined.
     `fullest`: the queues with the most units, see `fullest_queues`; empty: none, or they were not determined.
-    `ends`: where the queues ended; None: this was not determined, or is not needed any more.
+    `ends`: where the queues ended; None: this was not determined, or no reader needs it.
     """
 
     source: str

@@ -630,12 +630,17 @@ class QueuesOfLog:
     def names(self) -> list[tuple[str, int]]:
         """Topic and queue id of each queue, in the log's order."""
 
+    @staticmethod
+    def _unpacked(bytes: bytes) -> QueuesOfLog:
+        """For pickle."""
+
 class DifferingUnits(NamedTuple):
     """The units of a queue that differ from those that the records of a range require."""
 
     topic: str
     queue: int
-    count: int
+    units: int
+    """How many there are."""
     listed: list[tuple[Path, int, str]]
     """File, byte, reason; at most a thousand."""
 
@@ -864,6 +869,10 @@ class QueueEnds:
         them.
         """
 
+    @staticmethod
+    def _unpacked(bytes: bytes) -> QueueEnds:
+        """For pickle."""
+
 def queue_ends(folder: str | PathLike[str], below: int = ...) -> QueueEnds:
     """The queues in `folder` (consumequeue).
 
@@ -875,6 +884,10 @@ def queue_ends(folder: str | PathLike[str], below: int = ...) -> QueueEnds:
 FilesOf = tuple[str | PathLike[str], int, list[int], Callable[[Path, int, int], None] | None]
 """Files of one size that form one range of bytes: the folder, bytes of a file, the first bytes of the files, and what
 makes bytes [begin, end) of a file readable (None: they are)."""
+
+def next_sound_record(log: FilesOf, pos: int, entry_header_bytes: int) -> int | None:
+    """Where the first sound record (or its entry) behind `pos` begins; None: there is none. Without the GIL.
+    OSError."""
 
 class CheckFinding(NamedTuple):
     """See `store/findings.py`."""

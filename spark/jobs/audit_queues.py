@@ -40,7 +40,7 @@ def wrong_units(source: str, differing: Iterable[DifferingUnits]) -> dict[Queue,
         findings = found[each.topic, each.queue] = Findings()
         for file, at, reason in each.listed:
             findings.add(Difference(source, "queue", printable(file), at, reason))
-        findings.count = each.count
+        findings.count = each.units
     return found
 
 

@@ -32,7 +32,7 @@ impl Folder {
         open_at(libc::AT_FDCWD, path.as_os_str(), libc::O_DIRECTORY).map(Folder)
     }
 
-    /// A folder in this one. ENOTDIR: it is none.
+    /// A folder in this one. ENOTDIR: it is not a folder.
     pub fn folder(&self, name: &OsStr) -> io::Result<Folder> {
         open_at(self.0.as_raw_fd(), name, libc::O_DIRECTORY).map(Folder)
     }

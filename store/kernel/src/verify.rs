@@ -19,6 +19,7 @@ pub type FilesOf = (PathBuf, u64, Vec<u64>, Option<Py<PyAny>>);
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     findings::register(module)?;
     queues::register(module)?;
+    step::register(module)?;
     log::register(module)?;
     index::register(module)?;
     in_log::register(module)

@@ -28,6 +28,9 @@ const PIECE: u64 = 16 * PAGE;
 /// Units with a byte in a page, at most.
 const UNITS_A_PAGE: u64 = PAGE / UNIT + 2;
 
+/// Parts of a file: (at, bytes).
+pub type Ranges = Vec<(u64, u64)>;
+
 /// One file of a queue.
 pub struct Look {
     file: File,
@@ -178,8 +181,8 @@ impl Look {
 
     /// The file's bytes up to the end of its data, and the ranges (at, bytes) of pages that the disk does not return: they
     /// have the content `FILL`.
-    pub fn data(&mut self) -> Outcome<(Vec<u8>, Vec<(u64, u64)>)> {
-        let (mut bytes, mut unread): (Vec<u8>, Vec<(u64, u64)>) = (vec![], vec![]);
+    pub fn data(&mut self) -> Outcome<(Vec<u8>, Ranges)> {
+        let (mut bytes, mut unread) = (vec![], Ranges::new());
         let mut at = 0;
         while let Some(begin) = (at < self.bytes)
             .then(|| seek(&self.file, at, libc::SEEK_DATA))
@@ -200,7 +203,7 @@ impl Look {
         Ok((bytes, unread))
     }
 
-    fn read_or_fill(&mut self, at: u64, bytes: &mut [u8], unread: &mut Vec<(u64, u64)>) -> Outcome<()> {
+    fn read_or_fill(&mut self, at: u64, bytes: &mut [u8], unread: &mut Ranges) -> Outcome<()> {
         if self.read_resident(bytes, at) {
             return Ok(());
         }

@@ -122,7 +122,7 @@ named_tuples! {
     DifferingUnits {
         topic: String,
         queue: i32,
-        count: usize,
+        units: usize,
         listed: Vec<(PathBuf, u64, String)>,
     }
     /// How many units of delayed messages have a delay.
@@ -253,7 +253,7 @@ impl MessageScan {
         let differing = found.differing.into_iter().map(|each| DifferingUnits {
             topic: each.topic,
             queue: each.queue,
-            count: each.count,
+            units: each.count,
             listed: each.listed,
         });
         Ok(RequiredUnits {

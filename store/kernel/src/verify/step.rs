@@ -6,6 +6,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 
 use super::files::{next_magic, Files};
+use super::FilesOf;
 use crate::guard::ReadMap;
 use crate::record::{int, is_record_magic, long, Record, BLANK_MAGIC, LEDGER_FILLER, RECORD_MAGIC, UNREADABLE};
 
@@ -198,6 +199,16 @@ pub fn resync(log: &mut Files, pos: u64, entry_header: usize) -> PyResult<Option
         }
     }
     Ok(None)
+}
+
+/// next_sound_record(log, pos, entry_header_bytes) -> where the first sound record (or its entry) behind `pos` begins
+#[pyfunction]
+fn next_sound_record(py: Python<'_>, log: FilesOf, pos: u64, entry_header_bytes: usize) -> PyResult<Option<u64>> {
+    py.detach(|| Ok(resync(&mut Files::of(log), pos, entry_header_bytes)?.map(|seen| seen.step.pos)))
+}
+
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(next_sound_record, module)?)
 }
 
 /// The size that an item states, if it can be one.
