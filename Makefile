@@ -109,6 +109,10 @@ bench: build ## ours beside RocketMQ 4.8.0, about half an hour (JSON=1, ARGS='--
 bench-spark: $(VENV)/.dev ## bulk reading by scanner and Spark, beside plain Python and a pull consumer: JSON=1 ARGS='--mib 256'
 	$(BIN)/python benchmarks/spark/bench.py $(if $(JSON),--json) $(ARGS)
 
+.PHONY: bench-queues
+bench-queues: $(VENV)/.dev ## what an audit and a check of a store cost with many queues and with few: JSON=1 ARGS='--mib 128'
+	$(BIN)/python benchmarks/spark/queues.py $(if $(JSON),--json) $(ARGS)
+
 lint: $(VENV)/.dev ## ruff
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 

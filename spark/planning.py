@@ -83,7 +83,8 @@ def plan_tasks(
 def plan_source(task: PlanTask) -> Planned:
     volume = volume_of(task)
     ranges = difference(pruned(volume, task.wanted).ranges, task.without)
-    return Planned(volume, tuple(splits_of(volume, ranges, task.split_bytes)))
+    splits = splits_of(volume, ranges, task.split_bytes)
+    return Planned(replace(volume, ends=None), tuple(splits))  # only audits need the ends
 
 
 def volume_of(task: PlanTask) -> Volume:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from tallystick.store._kernel import QueueFile
 from tallystick.store.formats.mapped import ReadMap
-from tallystick.store.formats.segment_files import SegmentFiles
+from tallystick.store.formats.segment_files import Bring, SegmentFiles
 
 _MANY_BYTES = 64 << 10
 """A read of so many bytes may be one of a whole file, piece by piece."""
@@ -64,6 +64,11 @@ def bring_folder(folder: Path) -> None:
                 continue
 
 
+def bringer() -> Bring | None:
+    """`bring` for the kernel, if bytes must be fetched at all."""
+    return None if _bringer.get() is None else bring
+
+
 def release(path: Path | str, begin: int, end: int) -> None:
     """Releases bytes that were read. Code that reads a lot calls it, to limit the space."""
     if (by := _bringer.get()) is not None:
@@ -81,6 +86,9 @@ class Segments(SegmentFiles):
     def units(self, start: int) -> closing[QueueFile]:
         bring(self.path(start))
         return super().units(start)
+
+    def for_kernel(self) -> tuple[Path, int, list[int], Bring | None]:
+        return self.folder, self.segment_bytes, self.starts, bringer()
 
     def read(self, pos: int, size: int) -> bytes | None:
         """Returns bytes [pos, pos + size). None: no single segment has all of them, or the segment has expired."""

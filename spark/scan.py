@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tallystick.spark import reads
-from tallystick.spark.presence import Segments, bring
+from tallystick.spark.presence import Segments, bring, bringer
 from tallystick.spark.splits import Split
 from tallystick.store._kernel import MessageScan, RequiredUnits
 
@@ -152,12 +152,12 @@ class SplitScan:
         self._passed(scan)
         return Sums(*(table_of(each) for each in tables))
 
-    def units(self, folder: Path, repairable_from: int, settled_ms: int) -> RequiredUnits | None:
-        """Compares its records with the ConsumeQueues in `folder`. None: the file has expired or is missing, and is in
-        `damage`."""
+    def units(self, root: Path, repairable_from: int, settled_ms: int) -> RequiredUnits | None:
+        """Compares its records with the ConsumeQueues of the store in `root`. None: the file has expired or is missing,
+        and is in `damage`."""
         if (scan := self._opened()) is None:
             return None
-        units = scan.units(folder, repairable_from=repairable_from, settled_ms=settled_ms)
+        units = scan.units(root, repairable_from=repairable_from, settled_ms=settled_ms, bring=bringer())
         self._passed(scan)
         return units
 

@@ -139,7 +139,7 @@ class Boundaries:
 
     def _fullest(self) -> Sequence[SegmentFiles]:
         if self._queues is None:
-            fullest = self._fullest_queues or fullest_queues(ends_of_queues(self._root)[0])
+            fullest = self._fullest_queues or fullest_queues(ends_of_queues(self._root))
             folders = (self._root / "consumequeue" / topic / str(queue) for topic, queue in fullest)
             self._queues = [self._stack.enter_context(Segments(folder)) for folder in folders]
         return self._queues

@@ -19,16 +19,15 @@ records in them (`lost_end`).
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tallystick.spark.access import NO_ACCESS, Access
 from tallystick.spark.presence import Segments, bring_folder
 from tallystick.store import _kernel
-from tallystick.store._kernel import QueueEnd
+from tallystick.store._kernel import QueueEnds
 from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES
 from tallystick.store.formats.log_walk import resync, step_at
 from tallystick.store.formats.record import Record
@@ -86,6 +85,7 @@ class Volume:
     `lost_end`: the end of the records that were in newer files, which are missing or empty; else the bound.
     `queues_end`: the end of the last sound record that a queue knows; None: none, or it was not determined.
     `fullest`: the queues with the most units, see `fullest_queues`; empty: none, or they were not determined.
+    `ends`: where the queues ended; None: this was not determined, or no reader needs it.
     """
 
     source: str
@@ -97,6 +97,7 @@ class Volume:
     lost_end: int = 0
     queues_end: int | None = None
     fullest: tuple[Queue, ...] = ()
+    ends: QueueEnds | None = field(default=None, compare=False, repr=False)
 
     @property
     def bytes(self) -> int:
@@ -118,10 +119,11 @@ def open_volume(root: Path, source: str | None = None, committed: int | None = N
         begin = files[0].start if files else 0
         end = logs.tail[0].end if files else 0
         bound = max(begin, min(logs.bound() if committed is None else committed, end))
-        named_end, queues_end, fullest = logs.named_end, logs.queues_end, logs.fullest
+        named_end, queues_end, ends = logs.named_end, logs.queues_end, logs.ends
     lost_end = _lost_end(root, files, bound, named_end)
     files = _with_lost(files, lost_end) if lost_end > bound else files
-    return Volume(source or str(root), str(root), files, begin, bound, named_end, lost_end, queues_end, fullest)
+    fullest = () if ends is None else fullest_queues(ends)
+    return Volume(source or str(root), str(root), files, begin, bound, named_end, lost_end, queues_end, fullest, ends)
 
 
 def files_of(logs: Logs) -> Iterator[LogFile]:
@@ -199,18 +201,21 @@ class Logs:
             log = self._stack.enter_context(Segments(folder))
             if log.starts or folder in ledgers or not ledgers:
                 self.parts.append((log, header))
-        self.named_end = -1
-        """The greatest end of a record that a queue names, sound or not; -1: none. `bound` determines it."""
         self.queues_end: int | None = None
         """The end of the last sound record that a queue knows; None: no queue knows one. `bound` determines it."""
-        self.fullest: tuple[Queue, ...] = ()
-        """See `fullest_queues`. `bound` determines it."""
+        self.ends: QueueEnds | None = None
+        """Where the queues end. `bound` determines it."""
 
     def __enter__(self) -> Logs:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    @property
+    def named_end(self) -> int:
+        """The greatest end of a record that a queue names, sound or not; -1: none. `bound` determines it."""
+        return -1 if self.ends is None else self.ends.named_end
 
     @property
     def tail(self) -> tuple[SegmentFiles, int]:
@@ -245,9 +250,9 @@ class Logs:
 
     def known_to_queues(self) -> int | None:
         """Returns the end of the last record that a ConsumeQueue knows; None: no queue knows a sound one."""
-        ends, self.named_end = ends_of_queues(self.root, self.tail[0].end)
-        self.fullest = fullest_queues(ends)
-        for each in sorted(ends, key=lambda each: each.pos + each.size, reverse=True):
+        self.ends = ends_of_queues(self.root, self.tail[0].end)
+        for number in self.ends.newest():
+            each = self.ends[number]
             end = self.sound_record_end(each.pos, each.size, each.topic, each.queue)
             if end is not None:
                 return end
@@ -267,18 +272,17 @@ class Logs:
         return end
 
 
-def ends_of_queues(root: Path, below: int = (1 << 63) - 1) -> tuple[list[QueueEnd], int]:
+def ends_of_queues(root: Path, below: int = (1 << 63) - 1) -> QueueEnds:
     """`_kernel.queue_ends` of a store, after its queues are fetched. OSError."""
     folder = root / "consumequeue"
     bring_folder(folder)
     return _kernel.queue_ends(folder, below)
 
 
-def fullest_queues(ends: Iterable[QueueEnd]) -> tuple[Queue, ...]:
+def fullest_queues(ends: QueueEnds) -> tuple[Queue, ...]:
     """Returns the queues with the most units, in which boundaries of records are searched: a record in one of these is
     near enough to any position."""
-    by_units = heapq.nlargest(_MOST_FULLEST, ends, key=lambda each: each.end - each.first)
-    return tuple((each.topic, each.queue) for each in by_units if each.end > each.first)
+    return tuple(ends.fullest(_MOST_FULLEST))
 
 
 def _walk(log: SegmentFiles, pos: int) -> int:

@@ -1,8 +1,9 @@
 """The Rust kernel: per-message loops over buffers and small objects. store/kernel/src explains each of them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from mmap import mmap
 from os import PathLike
+from pathlib import Path
 from typing import NamedTuple, type_check_only
 
 # Named tuples that only the kernel creates: read them by name. A call once per message or pull returns a plain tuple,
@@ -617,25 +618,52 @@ class RunResult:
     misplaced: int
     """Entries whose record has another queue offset than the entry's place (a queue with a gap)."""
 
-class QueueRecords(NamedTuple):
-    """The records of one queue in a range of the log that must have a unit: see `QueueOfLog`."""
+class QueuesOfLog:
+    """The records of each queue in a log, or in a part of it, that must have a unit: how many, the first and the last
+    queue offset, and the first one that the next start dispatches again. If a topic was created again, only the new
+    records count. It can be pickled."""
+
+    def __len__(self) -> int: ...
+    def join(self, later: QueuesOfLog) -> None:
+        """Adds the records of a later part of the log."""
+
+    def names(self) -> list[tuple[str, int]]:
+        """Topic and queue id of each queue, in the log's order."""
+
+    @staticmethod
+    def _unpacked(bytes: bytes) -> QueuesOfLog:
+        """For pickle."""
+
+class DifferingUnits(NamedTuple):
+    """The units of a queue that differ from those that the records of a range require."""
 
     topic: str
     queue: int
-    records: int
-    first_offset: int
-    last_offset: int
-    repairable_offset: int
-    in_order: bool
-    """The records follow each other by queue offset."""
-    proven: bool
-    """They are in order, and the queue's files have exactly the units that they require. Delayed messages and units
-    with an extension are not proven."""
+    units: int
+    """How many there are."""
+    listed: list[tuple[Path, int, str]]
+    """File, byte, reason; at most a thousand."""
+
+class DelayCount(NamedTuple):
+    """How many units of a queue of delayed messages have a delay: the time of delivery minus the time of storing."""
+
+    level: int
+    queue: int
+    delay_ms: int
+    units: int
 
 class RequiredUnits(NamedTuple):
-    """What the records of a range of the log require of their queues."""
+    """What the records of a range of the log require of their queues, and whether these have it."""
 
-    queues: list[QueueRecords]
+    queues: QueuesOfLog
+    suspects: list[tuple[str, int]]
+    """Queues that are not proven: a unit differs, or the records do not follow each other by queue offset."""
+    differing: list[DifferingUnits]
+    behind: int
+    """Units that records from `settled_ms` on do not have yet."""
+    delays: list[DelayCount]
+    nameless: list[int]
+    """Positions of delayed messages that do not name their topic."""
     newest_ms: int
     """The greatest store time."""
     unsettled: int | None
@@ -679,10 +707,18 @@ class MessageScan:
     def next_batch(self) -> tuple[object, object] | None:
         """The capsules of Arrow's C data interface (schema, array), without the GIL; None: no more rows."""
 
-    def units(self, folder: str | PathLike[str], *, repairable_from: int = ..., settled_ms: int = ...) -> RequiredUnits:
-        """Compares the remaining records with the units in `folder` (consumequeue). Without the GIL.
+    def units(
+        self,
+        root: str | PathLike[str],
+        *,
+        repairable_from: int = ...,
+        settled_ms: int = ...,
+        bring: Callable[[Path, int, int], object] | None = None,
+    ) -> RequiredUnits:
+        """Compares the remaining records with the ConsumeQueues of the store in `root`. Without the GIL. OSError.
 
         The next start dispatches records from `repairable_from` on again, and those stored from `settled_ms` on.
+        `bring` makes bytes of a file readable; None: they are.
         """
 
     def sums(self) -> list[tuple[object, object]]:
@@ -797,12 +833,203 @@ class QueueEnd(NamedTuple):
     """Its folder has nothing but files of one length without a gap, only the last of them is not full, no hole is
     before the last unit, and only zeros are behind it. False also if the file system cannot tell."""
 
-def queue_ends(folder: str | PathLike[str], below: int = ...) -> tuple[list[QueueEnd], int]:
-    """The queues in `folder` (consumequeue), and the greatest end of a record that a last unit names (-1: none).
+class QueueEnds:
+    """The queues of a store, by topic and queue id as texts. A sequence; it can be pickled."""
+
+    named_end: int
+    """The greatest end of a record that a last unit names; -1: none."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, number: int) -> QueueEnd: ...
+    def __iter__(self) -> Iterator[QueueEnd]: ...
+    def lengths(self) -> dict[int, int]:
+        """Number of files by their length, without empty ones."""
+
+    def newest(self) -> list[int]:
+        """The numbers of the queues whose last unit names a record, from the record that ends last to the first one."""
+
+    def fullest(self, most: int) -> list[tuple[str, int]]:
+        """The queues with the most units."""
+
+    def suspicious(
+        self,
+        folder: str | PathLike[str],
+        records: QueuesOfLog,
+        *,
+        segment_bytes: int | None,
+        begin: int,
+        bound: int,
+        whole: bool,
+        closed: bool,
+    ) -> list[tuple[str, int]]:
+        """The queues in `folder` with units, or files, that these records of a log do not explain, and those without a
+        folder. The log has [begin, bound). Without the GIL. OSError.
+
+        `whole`: nothing is behind the bound, so that units must not name anything there. `closed`: no broker writes
+        them.
+        """
+
+    @staticmethod
+    def _unpacked(bytes: bytes) -> QueueEnds:
+        """For pickle."""
+
+def queue_ends(folder: str | PathLike[str], below: int = ...) -> QueueEnds:
+    """The queues in `folder` (consumequeue).
 
     `below`: in place of a last unit that names bytes behind this position, the newest one before it is returned. It
     reads a page of each queue, leaves the page cache as it was, and skips what is removed meanwhile. Without the GIL.
     OSError.
+    """
+
+FilesOf = tuple[str | PathLike[str], int, list[int], Callable[[Path, int, int], None] | None]
+"""Files of one size that form one range of bytes: the folder, bytes of a file, the first bytes of the files, and what
+makes bytes [begin, end) of a file readable (None: they are)."""
+
+def next_sound_record(log: FilesOf, pos: int, entry_header_bytes: int) -> int | None:
+    """Where the first sound record (or its entry) behind `pos` begins; None: there is none. Without the GIL.
+    OSError."""
+
+class CheckFinding(NamedTuple):
+    """See `store/findings.py`."""
+
+    file: Path
+    offset: int
+    reason: bytes
+    """UTF-8; a topic in it may be not."""
+    size: int
+    pos: int
+    note: bool
+    repairable: bool
+    """It is a note only because the next start repairs it."""
+
+class CheckFindings(NamedTuple):
+    """A thousand findings of each kind, the first damage of each file, and the number of all."""
+
+    listed: list[CheckFinding]
+    damaged: int
+    noted: int
+    repairable: int
+
+class LogChecked(NamedTuple):
+    """The result of `check_log`."""
+
+    findings: CheckFindings
+    queues: QueuesOfLog
+    records: int
+    fillers: int
+    entries: int
+    end: int
+    """End of the last sound record, or of the last damage that something follows."""
+    last_store_ms: int
+    """The greatest store time; 0 without records."""
+    records_with_keys: int
+    first_entry: bytes | None
+    """The headers of the first and the last entry."""
+    last_entry: bytes | None
+
+def check_log(
+    log: FilesOf,
+    begin: int,
+    *,
+    end: int | None,
+    entry_header_bytes: int,
+    ledger_index: FilesOf,
+    known_end: int,
+    repairable_from: int,
+    written_end: int,
+    before: bytes | None,
+    count_keys: bool,
+    progress: Callable[[int, int], object] | None,
+) -> LogChecked:
+    """Checks the log from `begin` on; see `store/verify/log.py`. Without the GIL. OSError, and what `progress` and the
+    function in `log` raise."""
+
+class UnitDelay(NamedTuple):
+    """A delay of delayed messages of a level, number of units that have it, and the place of the first one: file, byte,
+    queue offset, position of the record."""
+
+    level: int
+    delay_ms: int
+    units: int
+    file: Path
+    at: int
+    offset: int
+    pos: int
+
+class SoundEnd(NamedTuple):
+    """The queue offset behind the last trustworthy unit of a queue."""
+
+    topic: str
+    queue: int
+    offset: int
+
+class LostQueue(NamedTuple):
+    """A queue of the log that has no folder."""
+
+    topic: str
+    queue: int
+    records: int
+    first_offset: int
+    repairable_offset: int
+
+class QueuesChecked(NamedTuple):
+    """The result of `check_queues`."""
+
+    findings: CheckFindings
+    queues: int
+    units: int
+    segment_bytes: int
+    delays: list[UnitDelay]
+    """In the order in which they were met."""
+    ends: list[SoundEnd]
+    lost: list[LostQueue]
+    """In the log's order."""
+
+def check_queues(
+    root: str | PathLike[str],
+    log: FilesOf,
+    records: QueuesOfLog,
+    *,
+    entry_header_bytes: int,
+    begin: int,
+    end: int,
+    clean: bool,
+    repairable_from: int,
+    segment_bytes: int | None,
+    only: set[tuple[str, int]] | None,
+    progress: Callable[[int, int], object] | None,
+) -> QueuesChecked:
+    """Compares the units of all queues, or of `only` these, with the log [begin, end); see `store/verify/queues.py`.
+
+    It leaves the page cache of the queues as it was. Without the GIL. OSError, and what `progress` and the function in
+    `log` raise.
+    """
+
+class IndexChecked(NamedTuple):
+    """The result of `check_index_file`."""
+
+    findings: CheckFindings
+    entries: int
+    end_ms: int
+    """The store time of its last record."""
+
+def check_index_file(
+    path: str | PathLike[str],
+    log: FilesOf,
+    *,
+    slots: int,
+    entries: int,
+    entry_header_bytes: int,
+    begin: int,
+    end: int,
+    first_from_ms: int | None,
+    repairable: bool,
+    progress: Callable[[int, int], object] | None,
+) -> IndexChecked:
+    """Compares an index file with the log [begin, end); see `store/verify/index.py`.
+
+    `first_from_ms`: the time from which its first entry counts its seconds; None: unknown. Without the GIL. OSError,
+    and what `progress` and the function in `log` raise.
     """
 
 class ScanResult:

@@ -15,10 +15,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tallystick.store._kernel import CheckFindings
+
 MAX_LISTED = 1000
 
 Progress = Callable[[str, int, int], None]
 """Called regularly with the name of the stage, the bytes done and the bytes in total."""
+
+
+def printable(path: Path) -> str:
+    """The path as text that can be printed: damage can make a folder's name something else than UTF-8."""
+    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 class FindingKind(enum.StrEnum):
@@ -151,6 +158,19 @@ class Report:
         else:
             self.add_damage(path, offset, reason)
 
+    def take(self, found: CheckFindings) -> None:
+        """Adds what a check in the kernel found."""
+        before = self.damaged, self.noted, self.repairable
+        for each in found.listed:
+            reason = each.reason.decode("utf-8", "replace")
+            if each.note:
+                self.add_note(Path(each.file), each.offset, reason, repairable=each.repairable)
+            else:
+                self.add_damage(Path(each.file), each.offset, reason, size=each.size, pos=each.pos)
+        self.damaged, self.noted, self.repairable = (
+            count + more for count, more in zip(before, (found.damaged, found.noted, found.repairable), strict=True)
+        )
+
     def to_json(self) -> dict[str, Any]:
         found = {key: [each.to_json() for each in getattr(self, key)] for key in ("damage", "notes")}
         report = asdict(self)
@@ -161,5 +181,5 @@ class Report:
         self, path: Path, offset: int, reason: str, kind: FindingKind, size: int = 0, pos: int = -1
     ) -> Finding:
         root = Path(self.root)
-        name = str(path.relative_to(root) if path.is_relative_to(root) else path)
+        name = printable(path.relative_to(root) if path.is_relative_to(root) else path)
         return Finding(name, offset, reason, kind, size, pos)

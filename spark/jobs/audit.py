@@ -37,23 +37,32 @@ from tallystick.spark.jobs import audit_replicas
 from tallystick.spark.jobs.audit_index import check_index
 from tallystick.spark.jobs.audit_judge import Store, judge_index, judge_log, judge_order, judge_queues, judging, take
 from tallystick.spark.jobs.audit_ledger import Ends, sound_ends
-from tallystick.spark.jobs.audit_queues import Delays, Queue, QueueAudit, suspicious_ends
+from tallystick.spark.jobs.audit_queues import (
+    Delays,
+    Queue,
+    delays_of,
+    suspicious_ends,
+    take_units,
+    wrong_units,
+)
 from tallystick.spark.jobs.audit_replicas import replica_groups
 from tallystick.spark.jobs.findings import SETTLED, Difference, Findings
 from tallystick.spark.jobs.job import CLEAN, DIFFERENCES, SETTINGS, Argument, Job, Kind, Summary
 from tallystick.spark.jobs.report import MOST_ROWS, bars, html_table, page, table_text
 from tallystick.spark.options import OptionError, ReadOptions
-from tallystick.spark.planning import PlanTask, broker_bound, plan_source, plan_tasks
+from tallystick.spark.planning import PlanTask, broker_bound, plan_tasks, volume_of
 from tallystick.spark.runner import Runner
 from tallystick.spark.scan import EXPIRED, SplitScan, has_expired
 from tallystick.spark.splits import Split, plan
 from tallystick.spark.volume import Volume, VolumeError
 from tallystick.store import clock
+from tallystick.store._kernel import QueuesOfLog
 from tallystick.store.engine.lock import StoreLockedError, check_unlocked
 from tallystick.store.formats.derive import SCHEDULE_TOPIC
+from tallystick.store.formats.file_sizes import FileSizes
 from tallystick.store.formats.segment_files import segment_start
 from tallystick.store.settings import SettingsError
-from tallystick.store.verify.queues import QueueOfLog, wrong_delays
+from tallystick.store.verify.queues import wrong_delays
 from tallystick.store.verify.report import Known, Verification, VerifyError
 
 LAG_MS = 60_000
@@ -100,7 +109,7 @@ class LogSums:
     records: int
     newest_ms: int
     settled_end: int
-    queues: dict[Queue, QueueOfLog]
+    queues: QueuesOfLog
     suspects: frozenset[Queue]
     seen: dict[Queue, Findings]
     delays: Delays
@@ -121,7 +130,8 @@ class VolumeTask:
 
 @dataclass
 class SplitAudit:
-    """`queues`: its records by queue; `suspects`, `seen`, `delays`: see `QueueAudit`."""
+    """`queues`: its records by queue; `suspects`: the queues that it could not prove to be sound; `seen`: the wrong
+    units that it saw, which are judged once more; `delays`: see `Delays`."""
 
     source: str
     records: int = 0
@@ -129,7 +139,7 @@ class SplitAudit:
     newest_ms: int = 0
     settled_end: int = _NOWHERE
     findings: Findings = field(default_factory=Findings)
-    queues: dict[Queue, QueueOfLog] = field(default_factory=dict)
+    queues: QueuesOfLog = field(default_factory=QueuesOfLog)
     suspects: set[Queue] = field(default_factory=set)
     seen: dict[Queue, Findings] = field(default_factory=dict)
     delays: Delays = field(default_factory=dict)
@@ -230,23 +240,25 @@ def _without_expired(volume: Volume, parts: Iterable[SplitAudit]) -> Volume:
 
 
 def plan_audit(task: PlanTask, lag_ms: int, known: Known) -> AuditPlan:
-    planned = plan_source(task)
-    volume, root = planned.volume, Path(planned.volume.root)
+    volume = volume_of(task)
+    splits = plan(volume, split_bytes=task.split_bytes)
+    root = Path(volume.root)
     answered = task.of.http is not None and broker_bound(task.of) is not None
     live = answered or is_live(volume, lag_ms)
     whole = not live and task.committed is None
-    known_end, repairable_from, segment_bytes = -1, _NOWHERE, 0
+    known_end, repairable_from, sizes = -1, _NOWHERE, None
+    if volume.ends is not None:
+        sizes = FileSizes.of(root, volume.ends.lengths())
     if not live:
         try:
             known_end_of_volume = volume.named_end if task.committed is None else None
-            with Verification(root, known=known, known_end=known_end_of_volume) as check:
-                known_end, repairable_from = check.known_end, check.repairable_from
-                segment_bytes = check.log.segment_bytes
+            with Verification(root, known=known, known_end=known_end_of_volume, sizes=sizes) as check:
+                known_end, repairable_from, sizes = check.known_end, check.repairable_from, check.sizes
         except VerifyError as error:
             raise VolumeError(str(error)) from error
     settled_ms = clock.wall_ms() - lag_ms if live else SETTLED
-    store = Store(volume.source, volume.root, live, whole, settled_ms, known_end, repairable_from, segment_bytes, known)
-    return AuditPlan(volume, planned.splits, store)
+    store = Store(volume.source, volume.root, live, whole, settled_ms, known_end, repairable_from, sizes, known)
+    return AuditPlan(volume, tuple(splits), store)
 
 
 def is_live(volume: Volume, lag_ms: int) -> bool:
@@ -278,17 +290,17 @@ def audit_split(task: SplitTask) -> SplitAudit:
     split, store = task.split, task.store
     found = SplitAudit(split.source, bytes=split.bytes)
     scan = SplitScan(split, (), check_crc=True)
-    units = scan.units(Path(store.root) / "consumequeue", store.repairable_from, store.settled_ms)
+    units = scan.units(Path(store.root), store.repairable_from, store.settled_ms)
     if units is not None:
         found.newest_ms = units.newest_ms
         found.settled_end = _NOWHERE if units.unsettled is None else units.unsettled
-        with QueueAudit(store.root, split.source, store.settled_ms, found.findings) as queues:
-            queues.check_all(split, units)
-            found.queues, found.delays = queues.queues, queues.delays
-            found.suspects, found.seen = queues.suspects, queues.differences
+        take_units(Path(store.root), split, units, found.findings)
+        found.queues, found.delays = units.queues, delays_of(units.delays)
+        found.suspects, found.seen = set(units.suspects), wrong_units(split.source, units.differing)
     found.records = scan.records
-    if split.file_end - split.file_start < store.segment_bytes:
-        found.suspects |= found.queues.keys()  # a broker does not serve what is left of a short file
+    segment_bytes = store.sizes.log_segment_bytes if store.sizes else None
+    if not store.live and split.file_end - split.file_start < (segment_bytes or 0):
+        found.suspects |= set(found.queues.names())  # a broker does not serve what is left of a short file
     if has_expired(split):  # also if only its queues' files were removed already: they are removed after the log's
         return SplitAudit(split.source, expired_end=split.file_end)
     _audit_bytes(split, store, scan, found)
@@ -314,7 +326,7 @@ def _audit_bytes(split: Split, store: Store, scan: SplitScan, found: SplitAudit)
             raise
         damaged = 0  # it has expired since the scan
     if damaged > scan.damaged:  # the scan does not see damage in the header of an entry
-        found.suspects |= found.queues.keys()
+        found.suspects |= set(found.queues.names())
         found.has_unseen = True
     if damaged:
         return
@@ -327,13 +339,12 @@ def _audit_bytes(split: Split, store: Store, scan: SplitScan, found: SplitAudit)
 
 def _sums(parts: Sequence[SplitAudit], source: str) -> LogSums:
     parts = [part for part in parts if part.source == source]
-    queues: dict[Queue, QueueOfLog] = {}
+    queues = QueuesOfLog()
     suspects: set[Queue] = set()
     seen: dict[Queue, Findings] = {}
     delays: Delays = {}
     for part in parts:
-        for key, found in part.queues.items():
-            queues[key] = queues[key].joined(found) if key in queues else found
+        queues.join(part.queues)
         suspects |= part.suspects
         for key, differences in part.seen.items():
             seen.setdefault(key, Findings()).merge(differences)
@@ -356,7 +367,8 @@ def audit_volume(task: VolumeTask) -> VolumeAudit:
     """The checks that do not belong to one range of the log: files, queues as a whole, the index, and the rest."""
     found, volume, log = VolumeAudit(), task.volume, task.log
     store = replace(task.store, repairable_from=min(task.store.repairable_from, log.settled_end))
-    queues = dict(log.queues)
+    queues = QueuesOfLog()
+    queues.join(log.queues)
     with judging(store) as check:
         report = check.report
         report.records, report.last_store_timestamp_ms = log.records, log.newest_ms
@@ -392,12 +404,12 @@ def audit_volume(task: VolumeTask) -> VolumeAudit:
     return found
 
 
-def _audit_tail(check: Verification, volume: Volume, log: LogSums, queues: dict[Queue, QueueOfLog]) -> None:
+def _audit_tail(check: Verification, volume: Volume, log: LogSums, queues: QueuesOfLog) -> None:
     """Checks what is behind the bound, up to the end of the files."""
     before = log.entries[-1][1] if log.entries else None
-    for key, records in check.log_check(volume.bound, None, before).run().items():
-        if not check.layout.entry_header_bytes:  # a group may not have committed its entries, so no queue has them
-            queues[key] = queues[key].joined(records) if key in queues else records
+    behind = check.log_check(volume.bound, None, before).run()
+    if not check.layout.entry_header_bytes:  # a group may not have committed its entries, so no queue has them
+        queues.join(behind)
 
 
 def _suspicious_delays(delays: Delays, known: Known) -> set[Queue]:

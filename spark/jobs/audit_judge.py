@@ -17,9 +17,10 @@ from tallystick.spark.jobs.audit_ledger import Ends, follows
 from tallystick.spark.jobs.findings import Difference, Findings
 from tallystick.spark.presence import Segments, bring, bring_folder
 from tallystick.spark.volume import VolumeError
+from tallystick.store._kernel import QueuesOfLog
 from tallystick.store.findings import Finding, Report
+from tallystick.store.formats.file_sizes import FileSizes
 from tallystick.store.formats.segment_files import is_of_log
-from tallystick.store.verify.queues import QueueOfLog
 from tallystick.store.verify.report import Known, Verification, VerifyError
 
 Queue = tuple[str, int]
@@ -32,7 +33,7 @@ class Store:
     `live`: a broker works on it, so derived files may be behind the log, and data behind the bound is not settled.
     `whole`: nothing is behind the bound. `settled_ms`: records stored from then on may not have their units and entries
     yet. `known_end`: the greatest end of a record that a queue names. `repairable_from`: the next start dispatches the
-    log again from here. `segment_bytes`: of the log; 0 if unknown.
+    log again from here. `sizes`: of the files, if they were determined.
     """
 
     source: str
@@ -42,7 +43,7 @@ class Store:
     settled_ms: int
     known_end: int
     repairable_from: int
-    segment_bytes: int
+    sizes: FileSizes | None
     known: Known
 
     @property
@@ -56,7 +57,7 @@ def judging(store: Store) -> Iterator[Verification]:
     """A check of parts of the store. VolumeError, OSError."""
     try:
         with Verification(
-            Path(store.root), known=store.known, open_log=Segments, known_end=store.known_end
+            Path(store.root), known=store.known, open_log=Segments, known_end=store.known_end, sizes=store.sizes
         ) as verification:
             verification.repairable_from = store.repairable_from
             yield verification
@@ -75,8 +76,7 @@ def judge_log(store: Store, begin: int, end: int, findings: Findings) -> tuple[i
         log = check.log_check(begin, end)
         log.run()
         take(store, check.report, findings)
-        ends = log.first_entry and log.last_entry and (log.first_entry, log.last_entry)
-        return check.report.damaged, ends
+        return check.report.damaged, log.ends
 
 
 def judge_order(check: Verification, ends: Sequence[Ends]) -> None:
@@ -89,7 +89,7 @@ def judge_order(check: Verification, ends: Sequence[Ends]) -> None:
 def judge_queues(
     store: Store,
     check: Verification,
-    records: Mapping[Queue, QueueOfLog],
+    records: QueuesOfLog,
     suspects: Collection[Queue],
     seen: Mapping[Queue, Findings],
     findings: Findings,
@@ -101,7 +101,7 @@ def judge_queues(
         for kind in ("consumequeue", "consumequeue_ext"):
             bring_folder(Path(store.root) / kind / topic / str(queue))
     before = set(_reported(check.report))
-    for part in [[queue] for queue in suspects] if store.may_expire else [suspects]:
+    for part in [[queue] for queue in sorted(suspects)] if store.may_expire else [suspects]:
         try:
             check.check_queues(records, part)
         except FileNotFoundError:

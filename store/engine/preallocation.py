@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from typing import TYPE_CHECKING
 
 from tallystick.store.engine import segments
@@ -41,6 +42,8 @@ class Preallocator:
         self._tried_up_to = -1
         self._again_at = -1  # on a small disk: the next segment is created when the log gets there
         self._written = end_pos
+        self._creating = threading.Lock()
+        self._deleted_end = 0  # end of the newest segment that was deleted
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
         self._settings = settings
@@ -54,6 +57,16 @@ class Preallocator:
         if due and self._task is None and not self._stopped:
             self._again_at = -1
             self._task = asyncio.get_running_loop().create_task(self._make(first), name="preallocate")
+
+    def deleting(self, start: int) -> None:
+        """The segment that begins at `start` is deleted now, and so are all before it: they are never created again.
+        Any thread. It waits while a segment is being created.
+
+        A creation can begin late, after the log has created, filled and left the segment itself. A new file of zeros
+        would then be the log's first segment at the next start.
+        """
+        with self._creating:
+            self._deleted_end = max(self._deleted_end, start + self._segment_bytes)
 
     async def stop(self) -> None:
         """Waits for the segment that is being created."""
@@ -99,7 +112,10 @@ class Preallocator:
             if free < SMALL_DISK * self._segment_bytes and self._written < half:
                 self._again_at = half
                 return
-            made = segments.prepare(self._door, self._folder, start, self._segment_bytes)
+            with self._creating:
+                if start < self._deleted_end:
+                    continue
+                made = segments.prepare(self._door, self._folder, start, self._segment_bytes)
             if made and settings.warmMapedFileEnable:
                 warm = segments.WarmSegment(self._folder / segment_name(start))
                 by_pages = settings.flushDiskType is FlushDiskType.SYNC_FLUSH

@@ -319,6 +319,7 @@ class Upkeep:
     def _before_delete(self, start: int) -> None:
         if self.timers is not None and self._log.flushed < self._timers_pos:
             self._log.sync()  # what ended the timers of this segment must not be lost with the power
+        self._preallocator.deleting(start)
         self._durability.release_before(start + self._settings.mappedFileSizeCommitLog)
         # From here on nothing reads the segment. Queues are updated when all chosen segments are deleted.
         self.min_pos = start + self._settings.mappedFileSizeCommitLog

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +30,11 @@ class FileSizes:
     extension_bytes: int | None = None
 
     @classmethod
-    def of(cls, root: Path) -> FileSizes:
-        """The sizes in the store in `root`. Raises OSError if a folder cannot be read."""
+    def of(cls, root: Path, queue_lengths: Mapping[int, int] | None = None) -> FileSizes:
+        """The sizes in the store in `root`. Raises OSError if a folder cannot be read.
+
+        `queue_lengths`: number of ConsumeQueue files by length, if it is known.
+        """
         mark = ProgressMark.load(root)
         geometry = None if mark is None else mark.geometry
         index = None
@@ -41,10 +44,13 @@ class FileSizes:
             index = index if not lengths or index.file_bytes in lengths else None
         log = [root / "commitlog", *root.glob("dledger-*/data")]
         return cls(
-            _chosen(log, geometry and geometry.log_segment_bytes),
-            _chosen(_folders_of_queues(root / "consumequeue"), geometry and geometry.queue_segment_bytes),
+            _chosen(_lengths(log), geometry and geometry.log_segment_bytes),
+            _chosen(
+                _lengths(_folders_of_queues(root / "consumequeue")) if queue_lengths is None else queue_lengths,
+                geometry and geometry.queue_segment_bytes,
+            ),
             index,
-            _chosen(_folders_of_queues(root / "consumequeue_ext"), None),
+            _chosen(_lengths(_folders_of_queues(root / "consumequeue_ext")), None),
         )
 
 
@@ -72,14 +78,20 @@ def _entries(folder: Path | str) -> list[os.DirEntry[str]]:
         return []
 
 
-def _chosen(folders: Iterable[Path | str], by_mark: int | None) -> int | None:
-    """The length that most files of these folders have whose names are positions, or the one in the mark. A store has
-    tens of thousands of them, so there is no `Path` for each."""
+def _lengths(folders: Iterable[Path | str]) -> Counter[int]:
+    """Number of files by length, of those whose names are positions. A store has tens of thousands of them, so there is
+    no `Path` for each."""
     lengths: Counter[int] = Counter()
     for folder in folders:
         for entry in _entries(folder):
             if segment_start(entry.name) is not None and entry.is_file() and (length := entry.stat().st_size):
                 lengths[length] += 1
+    return lengths
+
+
+def _chosen(lengths: Mapping[int, int], by_mark: int | None) -> int | None:
+    """The length that most files have, or the one in the mark. Among equals the greater one: a file that was cut is
+    shorter."""
     if by_mark and (not lengths or by_mark in lengths):
         return by_mark
-    return lengths.most_common(1)[0][0] if lengths else None
+    return max(lengths, key=lambda length: (lengths[length], length), default=None)

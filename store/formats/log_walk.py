@@ -13,12 +13,12 @@ Source: CommitLog.recoverNormally and checkMessageAndReturnSize of RocketMQ 4.8.
 from __future__ import annotations
 
 import enum
-import mmap
 import struct
 import zlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from tallystick.store import _kernel
 from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES, FILLER_MAGIC, EntryHeader, LedgerFormatError
 from tallystick.store.formats.mapped import UNREADABLE
 from tallystick.store.formats.record import (
@@ -30,10 +30,9 @@ from tallystick.store.formats.record import (
     Record,
     RecordError,
 )
-from tallystick.store.formats.segment_files import SegmentFiles, data_ranges
+from tallystick.store.formats.segment_files import SegmentFiles
 
 _PAIR = struct.Struct(">ii")
-_MAGICS = tuple(struct.pack(">i", magic) for magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2))
 
 
 class StepKind(enum.Enum):
@@ -155,31 +154,13 @@ def resync(
 ) -> Step | None:
     """The first sound record behind `pos` that `belongs` to the log, in its segment or a later one, if any.
 
-    Reads all written data up to there. Skips blocks that are only allocated.
+    Reads all written data up to there, in the kernel. Skips blocks that are only allocated.
     """
-    for start in log.starts:
-        if start + log.segment_bytes <= pos:
-            continue
-        for begin, end in data_ranges(log.path(start), max(pos + 1 - start + entry_header_bytes + 4, 0)):
-            step = _first_sound(log, start, begin, end, belongs, entry_header_bytes)
-            if step is not None:
-                return step
-    return None
-
-
-def _first_sound(
-    log: SegmentFiles, start: int, begin: int, end: int, belongs: Callable[[Step], bool], header_bytes: int
-) -> Step | None:
-    buffer = log.buffer(start)
-    at = begin
-    # The magic in this range may belong to a record that begins before it.
-    while (at := _next_magic(buffer, at, end)) >= 0:
-        place = at - header_bytes - 4
-        if place >= 0:
-            step = step_at(log, start + place, entry_header_bytes=header_bytes)
-            if step.kind is StepKind.RECORD and belongs(step):
-                return step
-        at += 1
+    while (found := _kernel.next_sound_record(log.for_kernel(), pos, entry_header_bytes)) is not None:
+        step = step_at(log, found, entry_header_bytes=entry_header_bytes)
+        if step.kind is StepKind.RECORD and belongs(step):
+            return step
+        pos = found
     return None
 
 
@@ -215,9 +196,3 @@ def durable_segment(log: SegmentFiles, limit_ms: int, entry_header_bytes: int) -
         if record is not None and 0 < record.store_timestamp_ms <= limit_ms:
             return start
     return log.first
-
-
-def _next_magic(buffer: mmap.mmap, at: int, end: int) -> int:
-    """The position of the next magic of a record in [at, end); -1 if there is none."""
-    found = [place for magic in _MAGICS if (place := buffer.find(magic, at, end)) >= 0]
-    return min(found, default=-1)

@@ -40,6 +40,9 @@ class ReadMap(mmap.mmap):
         """Reads one byte of each page. Returns the ranges (at, bytes) that cannot be read."""
         ranges: list[tuple[int, int]] = []
         size = len(self)
+        self[::_PAGE_BYTES]
+        if not self.spoils(0, size):
+            return ranges
         for at in range(0, size, _PAGE_BYTES):
             self[at]
             if self.spoils(at, 1):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,8 @@ from typing import Self
 from tallystick.store._kernel import QueueFile
 from tallystick.store.formats.mapped import ReadMap
 
+Bring = Callable[[Path, int, int], None]
+"""Makes bytes [begin, end) of a file readable."""
 NAME_DIGITS = 20
 _ZEROS = bytes(1 << 16)
 _MAX_MAPS = 16  # a map costs address space and a descriptor; a few at a time are enough
@@ -151,6 +153,10 @@ class SegmentFiles:
         start = self.start_of(pos)
         mapped = None if start is None else self._maps.get(start)
         return mapped is not None and start is not None and mapped.spoils(pos - start, size)
+
+    def for_kernel(self) -> tuple[Path, int, list[int], Bring | None]:
+        """Folder, bytes of a segment, first positions, and what makes bytes readable (None: all are)."""
+        return self.folder, self.segment_bytes, self.starts, None
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.starts)

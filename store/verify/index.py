@@ -7,29 +7,16 @@ leaves parts of the log without index entries after a kill. It reports an index 
 
 from __future__ import annotations
 
-import mmap
-import sys
-from array import array
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
-from tallystick.store.findings import Report
-from tallystick.store.formats.derive import index_hash, index_keys
+from tallystick.store import _kernel
 from tallystick.store.formats.mapped import UNREADABLE, ReadMap, unread_ranges
 from tallystick.store.formats.progress import lock_time_ns
-from tallystick.store.formats.queue_format import (
-    INDEX_ENTRY,
-    INDEX_HEADER,
-    INDEX_SLOT,
-    IndexEntry,
-    IndexGeometry,
-    IndexHeader,
-)
+from tallystick.store.formats.queue_format import INDEX_HEADER, IndexGeometry, IndexHeader
 from tallystick.store.formats.queue_table import QueueTable
-from tallystick.store.formats.record import Record
 from tallystick.store.verify.queues import Derived
-
-_PROGRESS_ENTRIES = 1 << 16
 
 
 def has_index_files(root: Path) -> bool:
@@ -109,9 +96,21 @@ def _check_file(
         report.add(path, 0, f"has {len(data)} bytes instead of {found.file_bytes}", repairable=repairable)
         return header.end_timestamp_ms
     report.index_slots, report.index_entries_max = found
-    check = _IndexCheck(derived, path, data, found, header, repairable, ended_ms)
-    check.run()
-    return check.end_ms
+    checked = _kernel.check_index_file(
+        path,
+        derived.log.for_kernel(),
+        slots=found.slots,
+        entries=found.entries,
+        entry_header_bytes=derived.entry_header_bytes,
+        begin=report.min_pos,
+        end=report.end_pos,
+        first_from_ms=ended_ms,
+        repairable=repairable,
+        progress=derived.progress and partial(derived.progress, f"index {path.name}"),
+    )
+    report.index_entries += checked.entries
+    report.take(checked.findings)
+    return checked.end_ms
 
 
 def check_missing(derived: Derived, records_with_keys: int, *, repairable: bool) -> None:
@@ -127,125 +126,3 @@ def check_missing(derived: Derived, records_with_keys: int, *, repairable: bool)
     elif records_with_keys:
         reason = f"the index has no file, the log has {records_with_keys} records with keys"
         derived.report.add(folder, 0, reason, repairable=repairable)
-
-
-class _IndexCheck:
-    def __init__(
-        self,
-        derived: Derived,
-        path: Path,
-        data: mmap.mmap,
-        geometry: IndexGeometry,
-        header: IndexHeader,
-        repairable: bool,
-        first_from_ms: int | None,
-    ) -> None:
-        self.derived = derived
-        self.report: Report = derived.report
-        self.path = path
-        self.data = data
-        self.geometry = geometry
-        self.header = header
-        self.repairable = repairable
-        self.first_from_ms = first_from_ms
-        self.newest = array("i", bytes(4 * geometry.slots))
-        self.used = 0
-        self.record_pos = -1  # of the record in `record`: neighbouring entries mostly have the same one
-        self.record: Record | None = None
-        self.reason = ""
-        self.hashes: frozenset[int] = frozenset()
-        # Of the records: a wrong time in the header is one fault, and the entries are right.
-        self.begin_ms, self.end_ms = header.begin_timestamp_ms, header.end_timestamp_ms
-
-    def run(self) -> None:
-        header, geometry = self.header, self.geometry
-        if not 0 <= header.next_entry <= geometry.entries:
-            self._add(36, f"the next entry is {header.next_entry} of {geometry.entries}")
-            return
-        if header.next_entry > 1:
-            self._ends()
-        for number in range(1, header.next_entry):
-            if self.derived.progress and number % _PROGRESS_ENTRIES == 0:
-                self.derived.progress(f"index {self.path.name}", number, header.next_entry)
-            self.report.index_entries += 1
-            at = geometry.entry_at(number)
-            entry = IndexEntry(*INDEX_ENTRY.unpack_from(self.data, at))
-            in_chain = self._chain(number, entry)  # also for a wrong entry: the next ones of its slot lead back to it
-            if reason := self._entry(number, entry) or in_chain:
-                self._add(at, f"entry {number} {reason}")
-        self._slots()
-
-    def _ends(self) -> None:
-        """Checks the positions and times of the first and the last entry in the header. A search selects files by these
-        times."""
-        header = self.header
-        ends = (
-            (0, 1, header.begin_timestamp_ms, 16, header.begin_pos),
-            (8, header.next_entry - 1, header.end_timestamp_ms, 24, header.end_pos),
-        )
-        for time_at, number, timestamp_ms, pos_at, pos in ends:
-            entry = IndexEntry(*INDEX_ENTRY.unpack_from(self.data, self.geometry.entry_at(number)))
-            if entry.pos != pos:
-                self._add(pos_at, f"the header says byte {pos} of the log, entry {number} names {entry.pos}")
-            elif self.report.min_pos <= pos < self.report.end_pos:
-                record, _ = self.derived.record_at(pos)
-                if record is not None and record.store_timestamp_ms != timestamp_ms:
-                    stored_ms = record.store_timestamp_ms
-                    if time_at:
-                        self.end_ms = stored_ms
-                    else:
-                        self.begin_ms = stored_ms
-                    self._add(
-                        time_at, f"the header says {timestamp_ms}, the record of entry {number} was stored {stored_ms}"
-                    )
-
-    def _add(self, at: int, reason: str) -> None:
-        self.report.add(self.path, at, reason, repairable=self.repairable)
-
-    def _entry(self, number: int, entry: IndexEntry) -> str:
-        if entry.key_hash < 0:
-            return f"has the hash {entry.key_hash}"
-        if entry.pos < self.report.min_pos:
-            return ""  # expired: the record is deleted
-        if entry.pos >= self.report.end_pos:
-            return f"names a record at {entry.pos}, the log ends at {self.report.end_pos}"
-        if entry.pos != self.record_pos:
-            self.record_pos = entry.pos
-            self.record, self.reason = self.derived.record_at(entry.pos)
-            self.hashes = frozenset()
-            if self.record is not None:
-                keys = index_keys(self.record, self.record.property_table())
-                self.hashes = frozenset(index_hash(self.record.topic, key) for key in keys)
-        if self.record is None:
-            return f"names position {entry.pos}, where no sound record begins: {self.reason}"
-        if entry.key_hash not in self.hashes:
-            return f"has the hash {entry.key_hash}, but no key of the record at {entry.pos} has this hash"
-        # The first entry is added before the header has its time, so it counts from the end of the previous file.
-        begin_ms = self.first_from_ms if number == 1 else self.begin_ms
-        if begin_ms is None:
-            return ""
-        seconds = (self.record.store_timestamp_ms - begin_ms) // 1000 if begin_ms > 0 else 0
-        if entry.seconds != min(max(seconds, 0), 2**31 - 1):
-            return f"says {entry.seconds} s after the file's begin, the record at {entry.pos} {seconds} s"
-        return ""
-
-    def _chain(self, number: int, entry: IndexEntry) -> str:
-        slot = entry.key_hash % self.geometry.slots if entry.key_hash >= 0 else 0
-        before = self.newest[slot]
-        self.newest[slot] = number
-        self.used += before == 0
-        if entry.previous != before:
-            return f"goes back to entry {entry.previous}, the chain's entry before it is {before}"
-        return ""
-
-    def _slots(self) -> None:
-        at = self.geometry.slot_at(0)
-        slots = array("i", self.data[at : at + INDEX_SLOT.size * self.geometry.slots])
-        if sys.byteorder == "little":
-            slots.byteswap()
-        if slots != self.newest:
-            for slot, (there, wanted) in enumerate(zip(slots, self.newest, strict=True)):
-                if there != wanted:
-                    self._add(self.geometry.slot_at(slot), f"slot {slot} names entry {there} instead of {wanted}")
-        if self.used != self.header.slot_count:
-            self._add(32, f"the header counts {self.header.slot_count} slots in use, there are {self.used}")

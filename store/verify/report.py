@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tallystick.store import tables
+from tallystick.store._kernel import QueuesOfLog, queue_ends
 from tallystick.store.engine.restoring import why_incomplete
 from tallystick.store.engine.written_end import written_end
 from tallystick.store.findings import FindingKind, Progress, Report
@@ -39,7 +40,7 @@ from tallystick.store.settings import SettingsError, StoreSettings
 from tallystick.store.verify.dump import overridden
 from tallystick.store.verify.index import check_index, check_missing, has_index_files
 from tallystick.store.verify.log import Layout, LogCheck
-from tallystick.store.verify.queues import Derived, QueueOfLog, check_queues, end_known_to_queues
+from tallystick.store.verify.queues import Derived, check_queues
 from tallystick.store.verify.tables import table_faults
 
 
@@ -76,7 +77,8 @@ class Verification:
     """The parts of a check of one store, for `verify` and for audits, which find out in another way what is sound.
 
     `report` gets what the parts find. A context manager. Raises VerifyError, OSError. `open_log`: opens the segments of
-    the log; `clean`: whether the last stop was in order.
+    the log; `clean`: whether the last stop was in order. `known_end`, `sizes`: the greatest end of a record that a
+    queue names, and the sizes of the files, if they were determined before.
     """
 
     def __init__(
@@ -88,18 +90,23 @@ class Verification:
         progress: Progress | None = None,
         open_log: Callable[[Path, int | None], SegmentFiles] = SegmentFiles,
         known_end: int | None = None,
+        sizes: FileSizes | None = None,
     ) -> None:
         self.root = root
         self.known = known
         self.layout = layout = _layout(root, log_folder)
-        self.sizes = FileSizes.of(root)
+        if sizes is None or known_end is None:
+            ends = queue_ends(root / "consumequeue")
+            sizes = FileSizes.of(root, ends.lengths()) if sizes is None else sizes
+            known_end = ends.named_end if known_end is None else known_end
+        self.sizes = sizes
         self.report = report = Report(str(root), clean=not (root / "abort").exists())
         report.layout = str(layout.log.relative_to(root)) if layout.log.is_relative_to(root) else str(layout.log)
         self.log = log = open_log(layout.log, self.sizes.log_segment_bytes)
         report.log_segment_bytes, report.segments = log.segment_bytes, len(log.starts)
         report.min_pos = report.end_pos = log.first
         self.checkpoint = StoreCheckpoint.load(root / "checkpoint")
-        self.known_end = end_known_to_queues(root) if known_end is None else known_end
+        self.known_end = known_end
         if report.clean or layout.entry_header_bytes:  # after any stop, dledger's layout is dispatched from the queues
             self.repairable_from = self.known_end
         else:
@@ -150,9 +157,7 @@ class Verification:
             count_keys=count_keys,
         )
 
-    def check_queues(
-        self, in_log: Mapping[tuple[str, int], QueueOfLog], only: Collection[tuple[str, int]] | None = None
-    ) -> None:
+    def check_queues(self, in_log: QueuesOfLog, only: Collection[tuple[str, int]] | None = None) -> None:
         """Compares the queues, or `only` these, with the records of the log."""
         derived = self._derived()
         check_queues(derived, in_log, _topics(self.root), self.known.delay_levels_ms, only)

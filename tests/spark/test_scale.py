@@ -18,15 +18,13 @@ from tallystick.spark import follow
 from tallystick.spark.columns import schema_of
 from tallystick.spark.follow import FollowedVolume
 from tallystick.spark.jobs import audit
-from tallystick.spark.jobs.audit_queues import QueueAudit
 from tallystick.spark.options import ReadOptions
 from tallystick.spark.runner import inline
 from tallystick.spark.scan import SplitScan
 from tallystick.spark.source import MessageReader
-from tallystick.spark.splits import Split, plan
+from tallystick.spark.splits import plan
 from tallystick.spark.volume import Source, Volume, open_volume
 from tallystick.store import _kernel
-from tallystick.store._kernel import QueueRecords, RequiredUnits
 from tallystick.store.formats.mapped import ReadMap
 from tallystick.store.formats.queue_format import UNIT
 from tallystick.store.formats.record import encode_filler
@@ -90,17 +88,31 @@ def audited(root: Path) -> dict[str, Any]:
     return audit.run(ReadOptions.parse({"path": f"n={root}", "splitBytes": "50000"}), inline)
 
 
-def test_an_audit_of_a_sound_store_looks_at_no_queue_in_python(
-    wide: Path, mapped: list[Path], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[set[tuple[str, int]] | None]:
+    """The queues whose units are compared with records one by one within the test."""
+    found: list[set[tuple[str, int]] | None] = []
+    check = _kernel.check_queues
+
+    def noted(*call: Any, only: set[tuple[str, int]] | None, **named: Any) -> Any:
+        found.append(only)
+        return check(*call, only=only, **named)
+
+    monkeypatch.setattr(_kernel, "check_queues", noted)
+    return found
+
+
+def test_an_audit_of_a_sound_store_judges_no_queue(
+    wide: Path, mapped: list[Path], judged: list[set[tuple[str, int]] | None]
 ) -> None:
-    compared: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(QueueAudit, "_check_queue", lambda *call: compared.append(call))
     found = audited(wide)
     assert found["clean"] and found["sources"][0]["queues"] == QUEUES
-    assert (compared, mapped) == ([], [])
+    assert (judged, mapped) == ([], [])
 
 
-def test_one_wrong_unit_among_many_queues_costs_one_queue(wide: Path, mapped: list[Path], tmp_path: Path) -> None:
+def test_one_wrong_unit_among_many_queues_costs_one_queue(
+    wide: Path, judged: list[set[tuple[str, int]] | None], tmp_path: Path
+) -> None:
     path = wide / "consumequeue" / "T7" / "3" / f"{0:020d}"
     sound = path.read_bytes()
     try:
@@ -111,28 +123,22 @@ def test_one_wrong_unit_among_many_queues_costs_one_queue(wide: Path, mapped: li
     finally:
         path.write_bytes(sound)
     assert [(each["file"], each["offset"]) for each in found["differences"]] == [(str(path), 20)]
-    assert set(mapped) == {path}
+    assert judged == [{("T7", 3)}]
 
 
-@pytest.mark.parametrize("name", ["clean", "killed", "dledger-n1", "trimmed"])
-def test_the_kernel_and_python_agree_about_every_queue(
-    golden: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["clean", "killed", "dledger-n1", "trimmed", "cqext"])
+def test_the_fast_pass_leaves_out_only_queues_that_are_sound(
+    golden: Callable[[str], Path], name: str, judged: list[set[tuple[str, int]] | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the kernel proves, Python finds without a difference as well."""
-    proven: set[Any] = set()
-    check_all = QueueAudit.check_all
-
-    def everything(self: QueueAudit, split: Split, units: RequiredUnits) -> None:
-        here = {(each.topic, each.queue) for each in units.queues if each.proven}
-        # The kernel's tuples are made from one tuple.
-        nothing = [QueueRecords((*each[:-1], False)) for each in units.queues]  # type: ignore[call-arg,arg-type]
-        check_all(self, split, RequiredUnits((nothing, *units[1:])))  # type: ignore[call-arg,arg-type]
-        assert not here & (self.suspects | self.differences.keys())
-        proven.update(here)
-
-    monkeypatch.setattr(QueueAudit, "check_all", everything)
-    audited(golden(name))
-    assert proven
+    root = golden(name)
+    found = audited(root)
+    folders = {(folder.parent.name, int(folder.name)) for folder in root.glob("consumequeue/*/*")}
+    suspected = set().union(*(only or () for only in judged))
+    judged.clear()
+    monkeypatch.setattr(audit, "suspicious_ends", lambda *_, **__: folders)
+    assert audited(root) == found
+    assert set().union(*(only or () for only in judged)) == folders
+    assert folders - suspected
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------

@@ -106,10 +106,10 @@ def ends_by_reading(root: Path) -> dict[tuple[str, int], tuple[int, int, int, in
 @pytest.mark.parametrize("name", ["clean", "killed", "edge", "trimmed", "cqext", "dledger-n1"])
 def test_queues_that_rocketmq_wrote(golden: Callable[[str], Path], name: str) -> None:
     root = golden(name)
-    ends, named_end = queue_ends(root / "consumequeue")
+    ends = queue_ends(root / "consumequeue")
     found = {(each.topic, each.queue): (each.first, each.end, each.pos, each.size) for each in ends}
     assert found == ends_by_reading(root) and found
-    assert named_end == max(pos + size for _, _, pos, size in found.values())
+    assert ends.named_end == max(pos + size for _, _, pos, size in found.values())
     assert all(each.regular for each in ends if each.end > each.first) or name == "killed"
 
 
@@ -119,12 +119,13 @@ def test_a_unit_behind_the_log_is_replaced_by_one_before_its_end(tmp_path: Path)
     write_file(queue, UNIT.pack(600_000, 100, 0) + UNIT.pack(900_000, 100, 0), start=FILE_UNITS * UNIT.size)
     (tmp_path / "T" / "not-a-queue").mkdir()
     for below, pos in ((10**9, 900_000), (900_100, 900_000), (900_099, 900_000), (900_000, 600_000), (1_050, 1_000)):
-        ends, named_end = queue_ends(tmp_path, below)
+        ends = queue_ends(tmp_path, below)
         assert [(each.topic, each.queue, each.end, each.pos, each.size) for each in ends] == [
             ("T", 0, FILE_UNITS + 2, pos, 100)
         ], below
-        assert named_end == 900_100
-    assert queue_ends(tmp_path / "missing") == ([], -1)
+        assert ends.named_end == 900_100
+    missing = queue_ends(tmp_path / "missing")
+    assert (list(missing), missing.named_end) == ([], -1)
 
 
 def test_a_queue_with_other_things_than_its_files_is_not_regular(tmp_path: Path) -> None:
@@ -134,7 +135,7 @@ def test_a_queue_with_other_things_than_its_files_is_not_regular(tmp_path: Path)
     write_file(tmp_path / "T" / "2", units_of(3), start=2 * FILE_UNITS * UNIT.size)
     with (tmp_path / "T" / "3" / segment_name(FILE_UNITS * UNIT.size)).open("wb") as file:
         file.truncate(100)
-    assert [each.regular for each in queue_ends(tmp_path)[0]] == [True, False, False, False]
+    assert [each.regular for each in queue_ends(tmp_path)] == [True, False, False, False]
 
 
 # -- the page cache ----------------------------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ def test_the_page_cache_is_as_before(disk_path: Path) -> None:
     for path in warm:
         path.read_bytes()
     before = [resident(path) for path in warm]
-    assert len(queue_ends(disk_path)[0]) == 64
+    assert len(queue_ends(disk_path)) == 64
     # A page may be kept by what else reads the disk now. A map left the read-ahead of each file, 25 pages or more.
     assert sum(sum(resident(path)) for path in cold) <= 32
     assert [resident(path) for path in warm] == before, "what the broker uses stays"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,14 +12,15 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
-from engine_lab import HOST, kill, opened, small, turns
+from engine_lab import HOST, kill, message, opened, small, turns
 
 from tallystick.store._kernel import Door
-from tallystick.store.engine import abort
+from tallystick.store.engine import abort, preallocation
 from tallystick.store.engine.dispatcher import Dispatcher
 from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.engine.preallocation import Preallocator
 from tallystick.store.engine.upkeep import Upkeep
+from tallystick.store.formats.segment_files import segment_name
 
 
 def test_the_mark_comes_behind_every_sync_and_names_the_point_from_before() -> None:
@@ -140,3 +142,33 @@ async def test_the_end_of_the_log_is_no_reason_to_stop() -> None:
         dispatcher = Dispatcher(dispatch, executor, executor)
         dispatcher._take(dispatch.run(), 40)
     assert dispatcher.refusal is None
+
+
+async def test_a_creation_that_begins_late_does_not_bring_a_deleted_segment_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = small(tmp_path, fileReservedTime=1, deleteWhen="", deleteCommitLogFilesInterval=0)
+    log = settings.log_folder
+    may_begin = threading.Event()
+
+    def late(folder: Path) -> os.statvfs_result:
+        assert may_begin.wait(60)
+        return os.statvfs(folder)
+
+    monkeypatch.setattr(preallocation, "os", SimpleNamespace(statvfs=late))
+    async with opened(settings) as store:
+        store.upkeep._cleaner._used = lambda path: 0.5
+        while store.readable_end < 3 * 4096:
+            await store.writes.put(message(b"x" * 300))
+        await store.upkeep.save(thorough=True)
+        for start in (0, 4096):
+            os.utime(log / segment_name(start), (1_600_000_000, 1_600_000_000))
+        async with asyncio.timeout(60):
+            while store.min_pos < 2 * 4096:  # a thread that still uses a segment keeps it until the next pass
+                store.upkeep._cleaner.ask()
+                await store.upkeep.clean()
+        creating = store.upkeep._preallocator._task
+        assert creating is not None, "the creation of the second segment has not begun yet"
+        may_begin.set()
+        await creating
+        assert not (log / segment_name(0)).exists() and not (log / segment_name(4096)).exists()

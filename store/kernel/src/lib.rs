@@ -10,6 +10,7 @@ pub mod entry;
 pub mod exported;
 pub mod ext;
 pub mod fault;
+pub mod folder;
 pub mod frame;
 pub mod gentle;
 pub mod guard;
@@ -19,6 +20,7 @@ pub mod ledger;
 pub mod log;
 pub mod maps;
 mod named;
+pub mod packed;
 pub mod pull;
 pub mod queue;
 pub mod record;
@@ -28,6 +30,7 @@ pub mod scrub;
 pub mod select;
 pub mod signature;
 pub mod timer;
+pub mod verify;
 
 use pyo3::prelude::*;
 
@@ -47,5 +50,6 @@ fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     convert::register(module)?;
     pull::register(module)?;
     queue::register(module)?;
+    verify::register(module)?;
     Ok(())
 }

@@ -21,6 +21,7 @@
 mod ahead;
 mod append;
 mod chain;
+mod ends;
 mod ext_tail;
 mod files;
 mod hold;
@@ -38,10 +39,11 @@ use std::path::PathBuf;
 
 pub use append::Put;
 pub use chain::Claim;
+pub use ends::{queue_id, QueueFiles};
 pub use ext_tail::PendingExt;
 pub use files::ToSync;
 pub use hold::Stray;
-pub use look::{segments, Look};
+pub use look::{seek, Look};
 pub use names::FastMap;
 pub use repair::Short;
 pub use unit::{Unit, UNIT};
@@ -57,6 +59,7 @@ use files::Segment;
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     ahead::register(module)?;
+    ends::register(module)?;
     look::register(module)
 }
 

@@ -19,13 +19,17 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::unit::{Unit, UNIT};
-use crate::fault::{At, Fault, Outcome};
-use crate::maps::segment_name;
-use crate::named::named_tuples;
+use crate::fault::{At, Outcome};
+use crate::guard::FILL;
 
 const PAGE: u64 = 4096;
+/// Bytes of one read where a file is read to its end.
+const PIECE: u64 = 16 * PAGE;
 /// Units with a byte in a page, at most.
 const UNITS_A_PAGE: u64 = PAGE / UNIT + 2;
+
+/// Parts of a file: (at, bytes).
+pub type Ranges = Vec<(u64, u64)>;
 
 /// One file of a queue.
 pub struct Look {
@@ -39,25 +43,36 @@ pub struct Look {
 
 /// Where the units of a file end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct End {
+pub struct End {
     /// Units up to the last one whose size is above 0.
-    written: u64,
+    pub written: u64,
     /// No hole is before the last unit, and only zeros are behind it, as far as the file system tells.
-    regular: bool,
+    pub regular: bool,
+    /// The last one of them; None: there is none.
+    pub last: Option<Unit>,
 }
 
 impl Look {
     pub fn open(path: &Path) -> Outcome<Look> {
-        let file = File::open(path).at(path)?;
-        let bytes = file.metadata().at(path)?.len();
+        Look::of(File::open(path).at(path)?, path.to_owned())
+    }
+
+    /// `file`: was opened by this path.
+    pub fn of(file: File, path: PathBuf) -> Outcome<Look> {
+        let bytes = file.metadata().at(&path)?.len();
+        Ok(Look::of_length(file, path, bytes))
+    }
+
+    /// `bytes`: the length of the file.
+    pub fn of_length(file: File, path: PathBuf, bytes: u64) -> Look {
         advise(&file, 0, 0, libc::POSIX_FADV_RANDOM); // no page is read ahead
-        Ok(Look {
+        Look {
             file,
-            path: path.to_owned(),
+            path,
             bytes,
             units: bytes / UNIT,
             brought: vec![],
-        })
+        }
     }
 
     /// Leaves the pages in memory that were read so far: they will be read again soon.
@@ -72,8 +87,11 @@ impl Look {
 
     /// The bytes of `count` units from `first` on.
     pub fn read(&mut self, first: u64, count: u64) -> Outcome<Vec<u8>> {
-        let mut bytes = vec![0; (count * UNIT) as usize];
-        let at = first * UNIT;
+        self.read_bytes(first * UNIT, count * UNIT)
+    }
+
+    pub fn read_bytes(&mut self, at: u64, size: u64) -> Outcome<Vec<u8>> {
+        let mut bytes = vec![0; size as usize];
         if !self.read_resident(&mut bytes, at) {
             self.brought.extend(at / PAGE..(at + bytes.len() as u64).div_ceil(PAGE));
             match self.file.read_exact_at(&mut bytes, at) {
@@ -100,12 +118,12 @@ impl Look {
             && self.file.read_exact_at(bytes, at).is_ok()
     }
 
-    fn unit(&mut self, number: u64) -> Outcome<Unit> {
+    pub fn unit(&mut self, number: u64) -> Outcome<Unit> {
         Ok(Unit::decode(&self.read(number, 1)?))
     }
 
     /// The first of units [0, `count`) for which `holds`, which holds for all later ones as well; `count`: none.
-    fn first(&mut self, count: u64, mut holds: impl FnMut(&Unit) -> bool) -> Outcome<u64> {
+    pub fn first(&mut self, count: u64, mut holds: impl FnMut(&Unit) -> bool) -> Outcome<u64> {
         let (mut low, mut high) = (0, count);
         while low < high {
             let middle = low.midpoint(high);
@@ -118,31 +136,97 @@ impl Look {
         Ok(low)
     }
 
-    fn end(&mut self) -> Outcome<End> {
+    pub fn end(&mut self) -> Outcome<End> {
         let (data_end, one_part) = self.data_end().at(&self.path)?;
         let high = data_end.div_ceil(UNIT).min(self.units);
         let low = high.saturating_sub(UNITS_A_PAGE);
         let bytes = self.read(low, high - low)?;
         let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
         let last = used.div_ceil(UNIT as usize);
-        let is_written = |unit: &&[u8]| Unit::decode(unit).size > 0;
-        let units = bytes.chunks_exact(UNIT as usize).take(last);
-        let found = units
-            .clone()
-            .rev()
-            .position(|unit| is_written(&unit))
-            .map_or(0, |behind| last - behind);
-        if found > 0 {
+        let units = bytes
+            .chunks_exact(UNIT as usize)
+            .take(last)
+            .map(Unit::decode)
+            .enumerate();
+        if let Some((at, unit)) = units.rev().find(|(_, unit)| unit.size > 0) {
             return Ok(End {
-                written: low + found as u64,
-                regular: one_part && found == last,
+                written: low + at as u64 + 1,
+                regular: one_part && at + 1 == last,
+                last: Some(unit),
             });
         }
         // Blocks of zeros: units are written without gaps, so a search finds the first one that is not written.
+        let written = self.first(low, |unit| unit.size <= 0)?;
         Ok(End {
-            written: self.first(low, |unit| unit.size <= 0)?,
+            written,
             regular: data_end == 0,
+            last: written.checked_sub(1).map(|last| self.unit(last)).transpose()?,
         })
+    }
+
+    /// Whether a byte from `at` on is not zero. Holes are not read.
+    pub fn has_data(&mut self, mut at: u64) -> Outcome<bool> {
+        while at < self.bytes {
+            let Some(begin) = seek(&self.file, at, libc::SEEK_DATA).at(&self.path)? else {
+                return Ok(false);
+            };
+            let end = (begin / PAGE * PAGE + PIECE).min(self.bytes);
+            if self.read_bytes(begin, end - begin)?.iter().any(|&byte| byte != 0) {
+                return Ok(true);
+            }
+            at = end;
+        }
+        Ok(false)
+    }
+
+    /// The file's bytes up to the end of its data, and the ranges (at, bytes) of pages that the disk does not return: they
+    /// have the content `FILL`.
+    pub fn data(&mut self) -> Outcome<(Vec<u8>, Ranges)> {
+        let (mut bytes, mut unread) = (vec![], Ranges::new());
+        let mut at = 0;
+        while let Some(begin) = (at < self.bytes)
+            .then(|| seek(&self.file, at, libc::SEEK_DATA))
+            .transpose()
+            .at(&self.path)?
+        {
+            let Some(begin) = begin else { break };
+            let end = seek(&self.file, begin, libc::SEEK_HOLE)
+                .at(&self.path)?
+                .unwrap_or(self.bytes);
+            bytes.resize(end as usize, 0);
+            for piece in (begin..end).step_by(PIECE as usize) {
+                let part = &mut bytes[piece as usize..end.min(piece + PIECE) as usize];
+                self.read_or_fill(piece, part, &mut unread)?;
+            }
+            at = end;
+        }
+        Ok((bytes, unread))
+    }
+
+    fn read_or_fill(&mut self, at: u64, bytes: &mut [u8], unread: &mut Ranges) -> Outcome<()> {
+        if self.read_resident(bytes, at) {
+            return Ok(());
+        }
+        self.brought.extend(at / PAGE..(at + bytes.len() as u64).div_ceil(PAGE));
+        match self.file.read_exact_at(bytes, at) {
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()), // just cut
+            read => return read.at(&self.path),
+        }
+        for (number, page) in bytes.chunks_mut(PAGE as usize).enumerate() {
+            let at = at + number as u64 * PAGE;
+            match self.file.read_exact_at(page, at) {
+                Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                    page.fill(FILL);
+                    match unread.last_mut().filter(|last| last.0 + last.1 == at) {
+                        Some(last) => last.1 += page.len() as u64,
+                        None => unread.push((at, page.len() as u64)),
+                    }
+                }
+                read => read.at(&self.path)?,
+            }
+        }
+        Ok(())
     }
 
     /// Where the data ends, and whether it is one part that begins with the file. Everything is data if the file
@@ -150,6 +234,9 @@ impl Look {
     fn data_end(&self) -> io::Result<(u64, bool)> {
         let bytes = self.units * UNIT;
         let (mut end, mut one_part) = (0, true);
+        if bytes > 0 {
+            end = seek(&self.file, 0, libc::SEEK_HOLE)?.unwrap_or(bytes);
+        }
         while end < bytes {
             let Some(begin) = seek(&self.file, end, libc::SEEK_DATA)? else {
                 break;
@@ -183,7 +270,7 @@ fn advise(file: &File, at: u64, size: u64, advice: libc::c_int) {
 
 /// Where data (or a hole) begins at or behind `from`; None: there is none. A file system that does not support the
 /// question has data everywhere.
-fn seek(file: &File, from: u64, what: libc::c_int) -> io::Result<Option<u64>> {
+pub fn seek(file: &File, from: u64, what: libc::c_int) -> io::Result<Option<u64>> {
     // SAFETY: a call without pointers.
     let at = unsafe { libc::lseek(file.as_raw_fd(), from as libc::off_t, what) };
     if at >= 0 {
@@ -195,140 +282,6 @@ fn seek(file: &File, from: u64, what: libc::c_int) -> io::Result<Option<u64>> {
         Some(libc::EINVAL | libc::EOPNOTSUPP) => Ok((what == libc::SEEK_DATA).then_some(from)),
         _ => Err(error),
     }
-}
-
-named_tuples! {
-    /// Where a ConsumeQueue ends.
-    QueueEnd {
-        topic: String,
-        queue: i64,
-        first: u64,
-        end: u64,
-        segment_bytes: u64,
-        pos: i64,
-        size: i32,
-        regular: bool,
-    }
-}
-
-/// The queues in `folder` (consumequeue), by topic and queue as texts. `below`: newest units that name a record whose
-/// end is behind this position are replaced by the newest one that names a record that begins before it.
-fn queue_ends(folder: &Path, below: i64) -> Outcome<(Vec<QueueEnd>, i64)> {
-    let (mut ends, mut named_end) = (vec![], -1);
-    for topic in folders(folder)? {
-        let path = folder.join(&topic);
-        for name in folders(&path)? {
-            let Some(queue) = name
-                .bytes()
-                .all(|byte| byte.is_ascii_digit())
-                .then(|| name.parse().ok())
-                .flatten()
-            else {
-                continue;
-            };
-            match queue_end(&path.join(&name), topic.clone(), queue, below, &mut named_end) {
-                Err(Fault::Io { error, .. }) if error.kind() == io::ErrorKind::NotFound => {} // expired
-                end => ends.push(end?),
-            }
-        }
-    }
-    Ok((ends, named_end))
-}
-
-fn queue_end(folder: &Path, topic: String, queue: i64, below: i64, named_end: &mut i64) -> Outcome<QueueEnd> {
-    let (starts, segment_bytes, mut regular) = segments(folder)?;
-    regular &= segment_bytes % UNIT == 0;
-    let first = starts.first().map_or(0, |start| start / UNIT);
-    let mut found = QueueEnd {
-        topic,
-        queue,
-        first,
-        end: first,
-        segment_bytes,
-        pos: -1,
-        size: 0,
-        regular,
-    };
-    for (newer, &start) in starts.iter().rev().enumerate() {
-        let mut look = Look::open(&folder.join(segment_name(start)))?;
-        let end = look.end()?;
-        found.regular &= end.regular && newer == 0;
-        if end.written == 0 {
-            continue;
-        }
-        if found.end == first {
-            found.end = start / UNIT + end.written;
-        }
-        let mut unit = look.unit(end.written - 1)?;
-        if !unit.is_blank() {
-            *named_end = (*named_end).max(unit.end());
-        }
-        if unit.end() > below && !unit.is_blank() {
-            match look.first(end.written, |unit| unit.pos >= below)? {
-                0 => continue,
-                count => unit = look.unit(count - 1)?,
-            }
-        }
-        if !unit.is_blank() {
-            (found.pos, found.size) = (unit.pos, unit.size);
-        }
-        break;
-    }
-    Ok(found)
-}
-
-/// The files of a queue that have the length that most have, ascending; that length; whether there is nothing else and
-/// no gap.
-pub fn segments(folder: &Path) -> Outcome<(Vec<u64>, u64, bool)> {
-    let mut files = vec![];
-    let mut regular = true;
-    for entry in std::fs::read_dir(folder).at(folder)? {
-        let entry = entry.at(folder)?;
-        let name = entry.file_name();
-        let start = name
-            .to_str()
-            .filter(|name| name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit()));
-        match (
-            start.and_then(|name| name.parse::<u64>().ok()),
-            std::fs::metadata(entry.path()),
-        ) {
-            (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => {} // expired
-            (Some(start), Ok(found)) if found.is_file() => files.push((start, found.len())),
-            (Some(_), Err(error)) => return Err(error).at_path(|| entry.path()),
-            _ => regular = false,
-        }
-    }
-    files.sort_unstable();
-    let count = |length: u64| files.iter().filter(|file| file.1 == length).count();
-    let lengths = files.iter().map(|file| file.1).filter(|&length| length > 0);
-    let length = lengths.clone().rev().max_by_key(|&length| count(length)).unwrap_or(0);
-    regular &= files.iter().all(|file| file.1 == length);
-    let starts: Vec<u64> = files
-        .iter()
-        .filter(|file| file.1 == length && length > 0)
-        .map(|file| file.0)
-        .collect();
-    regular &= starts.windows(2).all(|pair| pair[0] + length == pair[1]);
-    Ok((starts, length, regular))
-}
-
-/// The names of the folders in a folder, which may be missing, in their order.
-fn folders(parent: &Path) -> Outcome<Vec<String>> {
-    let entries = match std::fs::read_dir(parent) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => return Ok(vec![]),
-        entries => entries.at(parent)?,
-    };
-    let mut names = vec![];
-    for entry in entries {
-        let entry = entry.at(parent)?;
-        let kind = entry.file_type().at(parent)?;
-        let is_folder = kind.is_dir() || kind.is_symlink() && entry.path().is_dir();
-        if let (true, Ok(name)) = (is_folder, entry.file_name().into_string()) {
-            names.push(name);
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
 }
 
 /// QueueFile(path): units of one file of a ConsumeQueue.
@@ -396,15 +349,6 @@ impl QueueFile {
     }
 }
 
-/// queue_ends(folder, below) -> (the queues, the greatest end of a record that a unit names)
-#[pyfunction]
-#[pyo3(name = "queue_ends", signature = (folder, below = i64::MAX))]
-fn py_queue_ends(py: Python<'_>, folder: PathBuf, below: i64) -> PyResult<(Vec<QueueEnd>, i64)> {
-    Ok(py.detach(|| queue_ends(&folder, below))?)
-}
-
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    register_named(module)?;
-    module.add_class::<QueueFile>()?;
-    module.add_function(wrap_pyfunction!(py_queue_ends, module)?)
+    module.add_class::<QueueFile>()
 }

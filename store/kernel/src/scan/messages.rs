@@ -1,5 +1,6 @@
 //! A range of a log as Arrow batches, for readers that do not parse records: `MessageScan` of the module's interface.
 
+use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -16,6 +17,7 @@ use crate::exported::{Capsules, Exported};
 use crate::fault::Outcome;
 use crate::named::named_tuples;
 use crate::record::Record;
+use crate::verify::in_log::QueuesOfLog;
 
 /// Damaged records that are listed; more are only counted. A disk that failed has millions.
 const MOST_DAMAGE: usize = 1000;
@@ -135,20 +137,28 @@ impl Scan {
 }
 
 named_tuples! {
-    /// The records of one queue in a range of the log.
-    QueueRecords {
+    /// The units of a queue that differ from those that the records of a range require.
+    DifferingUnits {
         topic: String,
         queue: i32,
-        records: i64,
-        first_offset: i64,
-        last_offset: i64,
-        repairable_offset: i64,
-        in_order: bool,
-        proven: bool,
+        units: usize,
+        listed: Vec<(PathBuf, u64, String)>,
     }
-    /// What the records of a range of the log require of their queues.
+    /// How many units of delayed messages have a delay.
+    DelayCount {
+        level: i32,
+        queue: i32,
+        delay_ms: i64,
+        units: i64,
+    }
+    /// What the records of a range of the log require of their queues, and whether these have it.
     RequiredUnits {
-        queues: Vec<QueueRecords>,
+        queues: QueuesOfLog,
+        suspects: Vec<(OsString, i32)>,
+        differing: Vec<DifferingUnits>,
+        behind: u64,
+        delays: Vec<DelayCount>,
+        nameless: Vec<u64>,
         newest_ms: i64,
         unsettled: Option<u64>,
         committed: Vec<(u64, i64)>,
@@ -234,38 +244,48 @@ impl MessageScan {
         exported.into_iter().map(|table| table.capsules(py)).collect()
     }
 
-    /// units(folder, repairable_from, settled_ms) -> what the remaining records require of the queues in `folder`
-    #[pyo3(signature = (folder, *, repairable_from = 1 << 62, settled_ms = i64::MAX))]
+    /// units(root, repairable_from, settled_ms, bring) -> what the remaining records require of the queues of the store
+    #[pyo3(signature = (root, *, repairable_from = 1 << 62, settled_ms = i64::MAX, bring = None))]
     fn units(
         &mut self,
         py: Python<'_>,
-        folder: PathBuf,
+        root: PathBuf,
         repairable_from: i64,
         settled_ms: i64,
+        bring: Option<Py<PyAny>>,
     ) -> PyResult<RequiredUnits> {
         let scan = &mut self.0;
-        Ok(py.detach(|| -> Outcome<_> {
+        let (units, found) = py.detach(|| -> PyResult<_> {
             let units = scan.units(repairable_from, settled_ms)?;
-            let queues = units
-                .proven(&folder)
-                .map(|(topic, queue, required, proven)| QueueRecords {
-                    topic,
-                    queue,
-                    records: required.records,
-                    first_offset: required.first_offset,
-                    last_offset: required.last_offset,
-                    repairable_offset: required.repairable_offset,
-                    in_order: required.in_order,
-                    proven,
-                });
-            let queues = queues.collect();
-            Ok(RequiredUnits {
-                queues,
-                newest_ms: units.newest_ms,
-                unsettled: units.unsettled,
-                committed: units.committed,
-            })
-        })?)
+            let found = units.compared(&root, bring.as_ref())?;
+            Ok((units, found))
+        })?;
+        let delays = found
+            .delays
+            .into_iter()
+            .map(|((level, queue, delay_ms), units)| DelayCount {
+                level,
+                queue,
+                delay_ms,
+                units,
+            });
+        let differing = found.differing.into_iter().map(|each| DifferingUnits {
+            topic: each.topic,
+            queue: each.queue,
+            units: each.count,
+            listed: each.listed,
+        });
+        Ok(RequiredUnits {
+            queues: found.queues,
+            suspects: found.suspects,
+            differing: differing.collect(),
+            behind: found.behind,
+            delays: delays.collect(),
+            nameless: units.nameless,
+            newest_ms: units.newest_ms,
+            unsettled: units.unsettled,
+            committed: units.committed,
+        })
     }
 
     /// The position in the log up to which everything was reported.
