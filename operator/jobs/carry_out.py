@@ -78,9 +78,9 @@ class Hands:
         names, frame = names_of(job), await self._frame(job)
         left = max(int(job.deadline - seen.now), 1)
         workers = [
-            worker_pod(job, plan, node, frame, left, claim=node not in seen.without_claim)
-            for node in worker_nodes(plan)
-            if names.worker(node) not in there
+            worker_pod(job, plan, node, frame, left, claim=node not in seen.without_claim, number=number)
+            for node, number in worker_nodes(plan)
+            if names.worker(node, number) not in there
         ]
         limit = asyncio.Semaphore(PODS_AT_ONCE)
 

@@ -27,6 +27,7 @@ from tallystick.operator.core.names import JOB_LABEL, Names, numbers_of
 from tallystick.operator.core.ownership import owned
 from tallystick.operator.jobs.names import DRIVER, WORKER, JobNames
 from tallystick.operator.jobs.plan import OUT, STORES, text_of
+from tallystick.operator.jobs.program import FOLDER, SECRET_FOLDER, Program
 from tallystick.operator.jobs.spec import ClaimOutput, Job, Process, S3Output
 
 PLAN_KEY, SECRET_KEY = "plan.json", "secret"
@@ -97,9 +98,14 @@ def network_policy(job: Job) -> Json:
     return manifest(NETWORK_POLICIES, job.namespace, names.shared, names.labels(), content, owner=owner_of(job))
 
 
-def worker_nodes(plan: Json) -> list[str]:
-    """Returns the nodes with a worker, in the order of the plan."""
-    return [source["node"] for source in plan["sources"] if source["host"] is not None]
+def worker_nodes(plan: Json) -> list[tuple[str, int]]:
+    """Returns node and number of each worker, in the order of the plan."""
+    return [
+        (source["node"], number)
+        for source in plan["sources"]
+        if source["host"] is not None
+        for number in range(1, len(source.get("moreHosts") or ()) + 2)
+    ]
 
 
 def driver_pod(job: Job, plan: Json, frame: Frame, seconds_left: int) -> Json:
@@ -115,13 +121,16 @@ def driver_pod(job: Job, plan: Json, frame: Frame, seconds_left: int) -> Json:
     return manifest(PODS, job.namespace, names.driver, labels, {"spec": pod}, owner=owner_of(job))
 
 
-def worker_pod(job: Job, plan: Json, node: str, frame: Frame, seconds_left: int, *, claim: bool = True) -> Json:
-    """Returns the worker of a node, which mounts the volume read-only; without `claim`, it mounts no volume."""
+def worker_pod(
+    job: Job, plan: Json, node: str, frame: Frame, seconds_left: int, *, claim: bool = True, number: int = 1
+) -> Json:
+    """Returns a worker of a node, which mounts the volume read-only; without `claim`, it mounts no volume. `number`:
+    which of the workers of the node it is, from 1."""
     names, cores = names_of(job), job.spec.executor.cores
     pod = _pod(job, frame, WORKER, ["worker"], job.spec.executor, cpu_limit=str(cores))
-    pod["containers"][0]["command"] += ["--node", node]
+    pod["containers"][0]["command"] += ["--node", node] + (["--number", str(number)] if number > 1 else [])
     pod |= {
-        "hostname": names.worker_hostname(node),
+        "hostname": names.worker_hostname(node, number),
         "restartPolicy": "OnFailure",
         "activeDeadlineSeconds": seconds_left,
     }
@@ -131,7 +140,7 @@ def worker_pod(job: Job, plan: Json, node: str, frame: Frame, seconds_left: int,
     if isinstance(job.spec.output, ClaimOutput) and (plan["output"] or {}).get("shared"):
         _mount_output(pod, job.spec.output)
     labels = names.pod_labels(WORKER, plan["attempt"], node)
-    return manifest(PODS, job.namespace, names.worker(node), labels, {"spec": pod}, owner=owner_of(job))
+    return manifest(PODS, job.namespace, names.worker(node, number), labels, {"spec": pod}, owner=owner_of(job))
 
 
 def names_of(job: Job) -> JobNames:
@@ -191,6 +200,8 @@ def _pod(job: Job, frame: Frame, name: str, command: Sequence[str], process: Pro
     if frame.reader_secret:
         reader = {"secretName": frame.reader_secret, "optional": True}
         _mount(pod, "reader", "/etc/tallystick-reader", {"secret": reader}, read_only=True)
+    if job.spec.program is not None:
+        _mount_program(pod, job.spec.program)
     if frame.priority_class:
         pod["priorityClassName"] = frame.priority_class
     if frame.pull_secrets:
@@ -200,6 +211,14 @@ def _pod(job: Job, frame: Frame, name: str, command: Sequence[str], process: Pro
     if job.spec.tolerations:
         pod["tolerations"] = list(job.spec.tolerations)
     return pod
+
+
+def _mount_program(pod: Json, program: Program) -> None:
+    if program.config_map:
+        _mount(pod, "program", FOLDER, {"configMap": {"name": program.config_map}}, read_only=True)
+    if program.secret:
+        secret_volume = {"secret": {"secretName": program.secret, "defaultMode": 0o444}}
+        _mount(pod, "program-secret", SECRET_FOLDER, secret_volume, read_only=True)
 
 
 def _mount_output(pod: Json, output: ClaimOutput) -> None:

@@ -45,6 +45,9 @@ def run_status(job: Job, seen: Seen, decision: Decision) -> Json:
     result = decision.result.status if decision.result is not None else before.get("result")
     if result is not None and (phase is Phase.SUCCEEDING or phase is Phase.COMPLETED):
         status["result"] = result
+    program = decision.program or (before.get("program") if decision.attempt else None)
+    if program is not None:
+        status["program"] = program
     found = _conditions(job, seen, decision, status)
     status["conditions"] = merged(before.get("conditions") or (), seen.now, job.generation, found)
     return status

@@ -13,11 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import PLANNING, READING, Progress
+from tallystick.spark.job_stores import HTTP, LOCAL
 from tallystick.spark.mirror import Mirror
 from tallystick.spark.places import relocated
 from tallystick.spark.planning import PlanTask
@@ -30,7 +32,6 @@ from tallystick.store._kernel import DamageError
 NODE_VARIABLE = "TALLYSTICK_NODE"
 """Variable in a worker's environment: the node whose volume it has."""
 HOST_VARIABLE = "SPARK_LOCAL_HOSTNAME"
-LOCAL, HTTP = "local", "http"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -99,7 +100,8 @@ class PlacedRunner:
     """A `Runner` that places items according to `places` (by their source). SourceError: a store cannot be read.
 
     `progress`: informed of each step and each finished item. `hosts`: returns the hosts that have an executor now;
-    None: all have one. A task that prefers a host without an executor would wait for it as long as other tasks run.
+    None: all have one. A task that prefers a host without an executor would wait for it as long as other tasks run. If
+    several workers have a volume, its items take turns with them.
     """
 
     def __init__(
@@ -126,13 +128,15 @@ class PlacedRunner:
     def _placed(self, items: Sequence[Item]) -> list[tuple[Item, Place]]:
         planning = any(isinstance(item, PlanTask) for item in items)
         self._progress.step(PLANNING if planning else READING, len(items))
-        places = dict(self._places)
-        if self._hosts is not None:
-            there = self._hosts()
-            places = {
-                name: place if place.host in there else replace(place, host=None) for name, place in places.items()
-            }
-        return [(item, places[getattr(item, "source")]) for item in items]  # noqa: B009 -- every item has one
+        there = None if self._hosts is None else self._hosts()
+        turns = {
+            name: cycle([host for host in place.hosts if there is None or host in there] or [None])
+            for name, place in self._places.items()
+        }
+        names = [getattr(item, "source") for item in items]  # noqa: B009 -- every item has one
+        return [
+            (item, replace(self._places[name], host=next(turns[name]))) for item, name in zip(items, names, strict=True)
+        ]
 
     def _results(self, visits: Iterable[Visit]) -> Iterator[Any]:
         for each in visits:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tallystick.spark.cluster.plan import BucketPlace, FolderPlace, JobPlan, Place
 from tallystick.spark.jobs.job import Call
+from tallystick.spark.jobs.program import PROGRAM
 from tallystick.spark.jobs.registry import page_of
 from tallystick.spark.options import ReadOptions, StorePath
 from tallystick.spark.outputs import FolderOutput, Output
@@ -35,7 +36,7 @@ def options_of(plan: JobPlan) -> ReadOptions:
 
 def places_of(plan: JobPlan) -> dict[str, Place]:
     """Returns the stores by their names in the items of the job."""
-    return {place.node if plan.job.all_members else place.group: place for place in plan.sources}
+    return {place.node if plan.job.all_members or plan.job.followers else place.group: place for place in plan.sources}
 
 
 def output_of(plan: JobPlan) -> Output | None:
@@ -52,7 +53,8 @@ def output_of(plan: JobPlan) -> Output | None:
 
 def run_job(plan: JobPlan, runner: Runner, output: Output | None) -> dict[str, Any]:
     """Runs the job and returns its summary. It raises the job's exceptions."""
-    return plan.job.run(Call(options_of(plan), runner, output, plan.arguments.own))
+    own = plan.arguments.own if plan.program is None else {PROGRAM: plan.program}
+    return plan.job.run(Call(options_of(plan), runner, output, own))
 
 
 def save_summary(plan: JobPlan, output: Output, summary: Mapping[str, Any]) -> None:

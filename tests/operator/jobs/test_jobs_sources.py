@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,33 +130,67 @@ def test_an_audit_does_not_leave_a_member_out() -> None:
 ONE_POD = claim(modes=("ReadWriteOncePod",))
 
 
-def workers(job: Job, scene: Scene) -> dict[str, tuple[str | None, str | None]]:
+def workers(job: Job, scene: Scene) -> dict[str, tuple[tuple[str, ...], str | None]]:
     found = choose(job, scene)
     assert isinstance(found, Choice)
-    return {source.node[-1]: (source.host, source.claim) for source in found.sources}
+    return {source.node[-1]: (source.hosts, source.claim) for source in found.sources}
 
 
 def test_a_worker_beside_each_volume() -> None:
     assert workers(job(job="audit"), scene()) == {
-        str(n): (f"w-orders-0-{n}.nightly-job", f"data-orders-0-{n}") for n in range(3)
+        str(n): ((f"w-orders-0-{n}.nightly-job",), f"data-orders-0-{n}") for n in range(3)
     }
 
 
 def test_no_more_workers_than_are_asked_for() -> None:
     found = workers(job(job="audit", executor={"instances": 2}), scene())
-    assert [host is not None for host, _ in found.values()] == [True, True, False]
-    assert found["2"] == (None, None)
+    assert [len(hosts) for hosts, _ in found.values()] == [1, 1, 0]
+    assert found["2"] == ((), None)
 
 
 def test_a_volume_that_admits_one_pod_gets_no_worker_and_uses_up_none() -> None:
     found = workers(job(job="audit", executor={"instances": 2}), scene(claims={"data-orders-0-0": ONE_POD}))
-    assert [host is not None for host, _ in found.values()] == [False, True, True]
+    assert [len(hosts) for hosts, _ in found.values()] == [0, 1, 1]
 
 
 def test_a_run_needs_at_least_one_worker() -> None:
     found = workers(job(job="audit"), scene(claims={f"data-orders-0-{n}": ONE_POD for n in range(3)}))
-    assert found["0"] == ("w-orders-0-0.nightly-job", None)
-    assert found["1"] == found["2"] == (None, None)
+    assert found["0"] == (("w-orders-0-0.nightly-job",), None)
+    assert found["1"] == found["2"] == ((), None)
+
+
+def test_several_workers_beside_each_volume_that_several_pods_can_mount() -> None:
+    spec = {"executor": {"instances": 2, "perVolume": 3}}
+    found = workers(job(job="audit", **spec), scene(claims={"data-orders-0-0": ONE_POD}))
+    hosts = [f"w-orders-0-1{suffix}.nightly-job" for suffix in ("", "-2", "-3")]
+    assert found["1"] == (tuple(hosts), "data-orders-0-1") and len(found["2"][0]) == 3 and found["0"] == ((), None)
+
+
+PROGRAM = {"job": "program", "program": {"file": "/opt/job.py"}}
+
+
+def test_a_program_reads_all_ready_followers() -> None:
+    assert workers(job(**PROGRAM), scene()).keys() == {"1", "2"}, "the leader is spared"
+    lagging = scene(nodes={"orders-0-1": node(0, 1, "CatchingUp")})
+    assert workers(job(**PROGRAM), lagging).keys() == {"2"}
+    alone = scene(nodes={f"orders-0-{n}": node(0, n, "CatchingUp") for n in (1, 2)})
+    assert workers(job(**PROGRAM), alone).keys() == {"0"}
+
+
+@pytest.mark.parametrize(
+    ("config_map", "told"),
+    [
+        (None, "ConfigMap 'a' of the program does not exist"),
+        ({"data": {"other.py": ""}}, "ConfigMap 'a' has no key 'job.py'"),
+        ({}, "ConfigMap 'a' has no key 'job.py'"),
+        ({"data": {"job.py": ""}}, None),
+        ({"binaryData": {"job.py": ""}}, None),
+    ],
+)
+def test_a_program_that_is_not_there_is_waited_for(config_map: Json | None, told: str | None) -> None:
+    spec = {"job": "program", "program": {"configMap": {"name": "a", "key": "job.py"}}}
+    found = choose(job(**spec), replace(scene(), program=config_map))
+    assert found == Refusal("ProgramMissing", told) if told else isinstance(found, Choice)
 
 
 @pytest.mark.parametrize(("modes", "shared"), [(("ReadWriteOnce",), False), (("ReadWriteOnce", "ReadWriteMany"), True)])
