@@ -101,7 +101,7 @@ RUN cd /opt/spark/pyspark && rm -r ../bin data examples licenses && cd jars \
          or name in ("librocksdbjni-linux64.so", "librocksdbjni-linux-aarch64.so")]; kept.close()' rocksdbjni-*.jar \
  && mv kept "$(ls rocksdbjni-*.jar)" \
  && cd ../../pyarrow && rm -rf include tests ./*flight* ./*.pyx ./*.pxi \
- && cd .. && find pandas numpy -name tests -exec rm -r {} + && rm -r numpy/_core/include \
+ && cd .. && rm -r pandas/tests numpy/_core/include \
  && cd / && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/spark
 
 FROM built-node AS built-jobs
@@ -116,7 +116,7 @@ RUN mv /opt/packages/* /opt/tallystick/lib/python3*/site-packages/ \
  && mv bin jars sbin /opt/spark/ && ln -s /opt/spark/bin /opt/spark/jars /opt/spark/sbin . \
  && printf '#!/bin/sh\nexec /opt/tallystick/bin/python3 -m tallystick.spark.cluster.entrypoint "$@"\n' > /opt/entrypoint.sh \
  && chmod 755 /opt/entrypoint.sh \
- && PATH=/opt/tallystick/bin:$PATH tally-spark archive /opt/java/tallystick.jsa
+ && cd / && PATH=/opt/tallystick/bin:$PATH tally-spark archive /opt/java/tallystick.jsa
 
 FROM base AS jobs
 ENV JAVA_HOME=/opt/java SPARK_HOME=/opt/spark SPARK_LOG_DIR=/tmp PYSPARK_PYTHON=/opt/tallystick/bin/python3 \

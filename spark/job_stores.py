@@ -36,7 +36,7 @@ READS_VARIABLE = "TALLYSTICK_JOB_READS"
 SECRET_VARIABLE = "_SPARK_AUTH_SECRET"
 """Spark's own variable, with which an executor gets the secret that it shares with the driver."""
 SIGNATURE = "X-Tallystick-Signature"
-LOCAL, HTTP = "local", "http"
+LOCAL, HTTP, BACKUP = "local", "http", "backup"
 _PATIENCE_S = 3.0
 _REPORT_S = 5.0
 _LEDGER = "dledger-"
@@ -113,15 +113,15 @@ def _mounted(text: str | None) -> MountedVolume | None:
     return MountedVolume(found["node"], found["root"], found["http"], tuple(found["members"]))
 
 
-def report_read(http: str | None, via: str, records: int, scanned: int) -> None:
-    """Tells the driver how a task read the store of a broker, for the status. A report that is lost is missing there.
+def report_read(store: str, via: str, records: int, scanned: int) -> None:
+    """Tells the driver how a task read a store, for the status. A report that is lost is missing there.
 
-    `scanned`: bytes of the log.
+    `store`: address of its broker, or of the backup; `scanned`: bytes of the log.
     """
     address, secret = os.environ.get(READS_VARIABLE), os.environ.get(SECRET_VARIABLE)
-    if address is None or secret is None or http is None:
+    if address is None or secret is None:
         return
-    body = json.dumps({"http": http, "via": via, "records": records, "bytes": scanned}).encode()
+    body = json.dumps({"store": store, "via": via, "records": records, "bytes": scanned}).encode()
     request = urllib.request.Request(address, body, {SIGNATURE: signature(secret, body)}, method="POST")
     try:
         with urllib.request.urlopen(request, timeout=_REPORT_S):

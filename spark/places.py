@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from tallystick.spark.access import Access
 from tallystick.spark.backup_store import SCHEME, BackupStore, backups_at
-from tallystick.spark.job_stores import HTTP, LOCAL, mounted_volume, stores_of_job
+from tallystick.spark.job_stores import BACKUP, HTTP, LOCAL, mounted_volume, stores_of_job
 from tallystick.spark.mirror import Mirror, Remote
 from tallystick.spark.presence import bringing
 from tallystick.spark.runner import Runner
@@ -93,7 +93,7 @@ def _of_broker(address: str, access: Access) -> FoundStore:
     with StoreClient(address, access) as client:
         store = client.store()
     group = store.group or parts.netloc
-    return FoundStore(address + _FILES, group, store.member, address)
+    return FoundStore(address_of(address), group, store.member, address)
 
 
 def _folders(text: str) -> list[str]:
@@ -148,6 +148,11 @@ def _of_members(group: str, places: Sequence[str], access: Access) -> FoundStore
     raise PlaceError(f"{JOB} has no member of {group}")
 
 
+def address_of(http: str) -> str:
+    """Returns the root of the store of a broker."""
+    return http + _FILES
+
+
 def is_remote(root: str) -> bool:
     """Returns whether a root is an address, and no folder."""
     return root.partition(":")[0] in ("http", "https", "backup")
@@ -173,18 +178,19 @@ def reached(
     StoreClientError, VolumeError, OSError.
     """
     if not is_remote(source.root):
-        yield Reached([(source.root, source.root)], None, source.http, LOCAL)
+        yield Reached([(source.root, source.root)], None, LOCAL, source.root)
         return
     root = source.root + "/"
     named = None if files is None else {path.removeprefix(root): sizes for path, sizes in files.items()}
     volume = mounted_volume(source.http)
     moves = None if volume is None or named is None else volume.moves(source.root, named, source.access)
     if volume is not None and moves is not None:
-        yield Reached(moves, None, volume.http, LOCAL)
+        yield Reached(moves, None, LOCAL, volume.http)
         return
     remote = remote_at(source.root, source.access)
     with Mirror(remote, files=named, most_derived_bytes=most_derived_bytes) as mirror, bringing(mirror):
-        yield Reached([(source.root, str(mirror.root))], mirror.committed, source.http, HTTP)
+        via, store = (BACKUP, source.root) if source.http is None else (HTTP, source.http)
+        yield Reached([(source.root, str(mirror.root))], mirror.committed, via, store)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +198,14 @@ class Reached:
     """A store that can be read now.
 
     `moves`: for each folder of the store, the folder in this process that has its files; the store itself is the last.
-    `committed`: the bound that its broker gave, if any. `http`: the broker of the files; `via`: how they are read.
+    `committed`: the bound that its broker gave, if any. `via`: how its files are read; `store`: whose they are, the
+    address of a broker or of a backup, or a folder.
     """
 
     moves: Sequence[tuple[str, str]]
     committed: int | None
-    http: str | None
     via: str
+    store: str
 
     @property
     def here(self) -> str:

@@ -174,7 +174,7 @@ def read_partition(
             scan = yield from _read_split(here, options, wanted, schema, store.from_here)
             records, scanned = records + scan.records, scanned + scan.bytes_read
             release(here.path, here.begin - here.file_start, here.end - here.file_start)
-        report_read(store.http, store.via, records, scanned)
+        report_read(store.store, store.via, records, scanned)
 
 
 def _read_split(

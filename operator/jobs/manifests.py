@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tallystick.operator.core.backup_place import BackupPlace
 from tallystick.operator.core.kube import (
     CONFIG_MAPS,
     GROUP,
@@ -25,6 +26,7 @@ from tallystick.operator.core.kube import (
 from tallystick.operator.core.manifests import USER, container_security, environment, manifest, owned_by, port
 from tallystick.operator.core.names import JOB_LABEL, Names, numbers_of
 from tallystick.operator.core.ownership import owned
+from tallystick.operator.jobs.backup_source import environment_of
 from tallystick.operator.jobs.names import DRIVER, WORKER, JobNames
 from tallystick.operator.jobs.plan import OUT, STORES, text_of
 from tallystick.operator.jobs.program import FOLDER, SECRET_FOLDER, Program
@@ -53,6 +55,10 @@ class Frame:
     """Pull secrets of the cluster, because images of brokers usually come from the same registry."""
     reader_secret: str = ""
     """Secret of the cluster with the token for reading files of stores; empty: the cluster does not exist."""
+    account: str = ""
+    """Service account of the cluster, without permissions; empty: that of the namespace."""
+    backups: BackupPlace | None = None
+    """Where the backups are that the run reads; None: it reads volumes of brokers."""
 
 
 def service(job: Job) -> Json:
@@ -179,7 +185,6 @@ def _pod(job: Job, frame: Frame, name: str, command: Sequence[str], process: Pro
         container["envFrom"] = [{"secretRef": {"name": job.spec.output.secret}}]
     pod: Json = {
         "subdomain": names.shared,
-        "serviceAccountName": Names(job.namespace, job.spec.cluster).account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
@@ -200,6 +205,10 @@ def _pod(job: Job, frame: Frame, name: str, command: Sequence[str], process: Pro
     if frame.reader_secret:
         reader = {"secretName": frame.reader_secret, "optional": True}
         _mount(pod, "reader", "/etc/tallystick-reader", {"secret": reader}, read_only=True)
+    if frame.account:
+        pod["serviceAccountName"] = frame.account
+    if frame.backups is not None:
+        _mount_backups(pod, frame.backups)
     if job.spec.program is not None:
         _mount_program(pod, job.spec.program)
     if frame.priority_class:
@@ -211,6 +220,15 @@ def _pod(job: Job, frame: Frame, name: str, command: Sequence[str], process: Pro
     if job.spec.tolerations:
         pod["tolerations"] = list(job.spec.tolerations)
     return pod
+
+
+def _mount_backups(pod: Json, place: BackupPlace) -> None:
+    """The pod mounts no volume of a broker, so a group can own the files of the Secrets."""
+    volumes, mounts = place.volumes(read_only=True)
+    pod["volumes"] += volumes
+    pod["containers"][0]["volumeMounts"] += mounts
+    pod["containers"][0]["env"] += environment(environment_of(place))
+    pod["securityContext"] |= {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
 
 
 def _mount_program(pod: Json, program: Program) -> None:

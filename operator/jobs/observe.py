@@ -85,7 +85,13 @@ class Observer:
         claim = None
         if isinstance(output, ClaimOutput):
             claim = await self._kube.find(kube.CLAIMS, job.namespace, output.name)
-        return Scene(*members, claim, await self._program(job))
+        return Scene(*members, claim, await self._program(job), await self._backup(job))
+
+    async def _backup(self, job: Job) -> Json | None:
+        source = job.spec.source
+        if source is None or not source.backup:
+            return None
+        return await self._kube.find(kube.BACKUPS, job.namespace, source.backup)
 
     async def _program(self, job: Job) -> Json | None:
         program = job.spec.program

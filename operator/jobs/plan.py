@@ -18,6 +18,7 @@ import orjson
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import numbers_of
 from tallystick.operator.core.node_api import NodeName
+from tallystick.operator.jobs.backup_source import SCHEME
 from tallystick.operator.jobs.names import JobNames
 from tallystick.operator.jobs.sources import Choice
 from tallystick.operator.jobs.spec import TAKE_SETTINGS, ClaimOutput, Job, S3Output
@@ -46,10 +47,10 @@ def plan(job: Job, choice: Choice, attempt: int, url_template: str) -> Json:
                 "node": source.node,
                 "group": source.group,
                 "member": source.member,
-                "root": root(source.node),
+                "root": f"{SCHEME}{source.address}" if source.address else root(source.node),
                 "host": source.hosts[0] if source.hosts else None,
                 **({"moreHosts": list(source.hosts[1:])} if source.hosts[1:] else {}),
-                "http": _http(job, source.node, url_template),
+                "http": None if source.address else _http(job, source.node, url_template),
             }
             for source in choice.sources
         ],

@@ -5,6 +5,8 @@ verdict `Clean` requires all replicas. All other jobs read one member of each gr
 log: preferably a ready follower, to spare the leader; otherwise the leader rather than a lagging follower. A user's
 program reads all ready followers of a group, each a part of the log.
 
+With `spec.source` the run reads backups. Each group has a worker, which mounts no volume of a broker.
+
 A volume that permits one pod only (ReadWriteOncePod) gets no worker and is read over the HTTP API of its broker. A run
 without any such worker gets one that mounts no volume, to run the tasks.
 """
@@ -18,6 +20,7 @@ from tallystick.operator.core.kube import Json
 from tallystick.operator.core.members import ONE_POD, Refusal, access_modes, cluster_refusal, group_count
 from tallystick.operator.core.names import FORMED, Names, is_set, is_store
 from tallystick.operator.jobs import reasons
+from tallystick.operator.jobs.backup_source import BackupSource, find_backups
 from tallystick.operator.jobs.names import JobNames
 from tallystick.operator.jobs.spec import ClaimOutput, Job
 
@@ -29,25 +32,27 @@ _FOLLOWER = 0
 @dataclass(frozen=True, slots=True)
 class Source:
     """A volume that the run reads. `hosts`: host names of its workers. `claim`: the claim that they mount; None: they
-    mount no volume."""
+    mount no volume. `address`: of the backup that is read instead of a volume."""
 
     node: str
     group: str
     member: int
     hosts: tuple[str, ...] = ()
     claim: str | None = None
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
     """The objects from which sources are chosen: the cluster, its BrokerNodes and claims by name, the claim of the
-    output, and the ConfigMap of the program. None: it does not exist."""
+    output, the ConfigMap of the program, and the Backup. None: it does not exist."""
 
     cluster: Json | None
     nodes: Mapping[str, Json]
     claims: Mapping[str, Json]
     output: Json | None = None
     program: Json | None = None
+    backup: Json | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +72,12 @@ _STORE_SETTINGS = ("messageDelayLevel", "maxHashSlotNum", "maxIndexNum", "messag
 
 def choose(job: Job, scene: Scene) -> Choice | Refusal:
     """Returns the sources, or why the run cannot start now."""
-    refused = (
-        cluster_refusal(job.spec.cluster, scene.cluster, job.spec.groups)
-        or _output_refusal(job, scene)
-        or _program_refusal(job, scene)
-    )
+    refused = _output_refusal(job, scene) or _program_refusal(job, scene)
+    if refused is not None:
+        return refused
+    if job.spec.source is not None:
+        return _backups(job, job.spec.source, scene)
+    refused = cluster_refusal(job.spec.cluster, scene.cluster, job.spec.groups)
     if refused is not None:
         return refused
     assert scene.cluster is not None
@@ -86,6 +92,27 @@ def choose(job: Job, scene: Scene) -> Choice | Refusal:
     config = (scene.cluster.get("spec") or {}).get("config") or {}
     settings = {name: str(config[name]) for name in _STORE_SETTINGS if name in config}
     return Choice(_with_workers(job, found), _is_shared(scene), _leaders(scene, wanted), settings)
+
+
+def _backups(job: Job, source: BackupSource, scene: Scene) -> Choice | Refusal:
+    found = find_backups(source, job.spec.cluster, job.spec.groups, scene.backup)
+    if isinstance(found, Refusal):
+        return found
+    own, names = JobNames(job.namespace, job.name, job.spec.cluster), Names(job.namespace, job.spec.cluster)
+    most = len(found) if job.spec.instances is None else job.spec.instances
+    sources = tuple(
+        Source(
+            *(names.group(group), names.group(group), 0),
+            hosts=_hosts(job, own, names.group(group)) if place < most else (),
+            address=address,
+        )
+        for place, (group, address) in enumerate(found.items())
+    )
+    return Choice(sources, _is_shared(scene))
+
+
+def _hosts(job: Job, own: JobNames, node: str) -> tuple[str, ...]:
+    return tuple(own.worker_host(node, number) for number in range(1, job.spec.per_volume + 1))
 
 
 def unknown_topics(job: Job, known: frozenset[str] | None) -> Refusal | None:
@@ -195,7 +222,7 @@ def _with_workers(job: Job, members: Iterable[_Member]) -> tuple[Source, ...]:
         if ONE_POD not in member.modes and left != 0:
             source = Source(
                 *(source.node, source.group, source.member),
-                hosts=tuple(own.worker_host(node, number) for number in range(1, job.spec.per_volume + 1)),
+                hosts=_hosts(job, own, node),
                 claim=names.claim(member.group, member.number),
             )
             left = None if left is None else left - 1

@@ -12,16 +12,18 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from tallystick.operator.core.backup_place import BackupPlaceError
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.quantity import quantity
 from tallystick.operator.core.schedule import Schedule, ScheduleError
 from tallystick.operator.core.times import seconds
+from tallystick.operator.jobs.backup_source import BackupSource
 from tallystick.operator.jobs.program import Program, ProgramError
 
 MIB = 1 << 20
 RUN_FIELDS = (
     *("clusterName", "job", "groups", "arguments", "executor", "driver", "output", "activeDeadlineSeconds"),
-    *("maxRetries", "ttlSecondsAfterFinished", "image", "nodeSelector", "tolerations", "program"),
+    *("maxRetries", "ttlSecondsAfterFinished", "image", "nodeSelector", "tolerations", "program", "source"),
 )
 """Fields that a run copies from its template."""
 # The schema lists the jobs. This is what the operator must know of some of them; `spark/jobs` declares it, and a test
@@ -33,6 +35,8 @@ READ_FOLLOWERS = frozenset({"program"})
 REQUIRED_ARGUMENTS = {"trace": ("key",)}
 OUTPUT_REQUIRED = frozenset({"export"})
 PROGRAM = "program"
+COMPARE_DERIVED_FILES = frozenset({"audit", "rebuild"})
+"""Jobs that compare queues and index, which a backup does not have."""
 TAKE_SETTINGS = frozenset({"audit", "rebuild"})
 """Jobs with the argument `settings`. They get the settings of the cluster as well."""
 
@@ -108,6 +112,8 @@ class JobSpec:
     ttl_seconds: int | None = None
     image: str = ""
     program: Program | None = None
+    source: BackupSource | None = None
+    """None: the volumes of the cluster."""
     node_selector: Json = field(default_factory=dict)
     tolerations: tuple[Json, ...] = ()
     suspend: bool = False
@@ -143,7 +149,7 @@ class JobSpec:
         if job in OUTPUT_REQUIRED and output is None:
             raise JobSpecError(f"spec.output is required for job {job}")
         groups = spec.get("groups")
-        program = _program(job, spec)
+        program, source = _program(job, spec), _source(job, spec)
         return cls(
             cluster=str(spec.get("clusterName") or ""),
             job=job,
@@ -159,6 +165,7 @@ class JobSpec:
             ttl_seconds=spec.get("ttlSecondsAfterFinished"),
             image=str(spec.get("image") or ""),
             program=program,
+            source=source,
             node_selector=dict(spec.get("nodeSelector") or {}),
             tolerations=tuple(spec.get("tolerations") or ()),
             suspend=bool(spec.get("suspend", False)),
@@ -232,6 +239,20 @@ def _program(job: str, spec: Mapping[str, Any]) -> Program | None:
     try:
         return Program.parse(given)
     except ProgramError as error:
+        raise JobSpecError(str(error)) from error
+
+
+def _source(job: str, spec: Mapping[str, Any]) -> BackupSource | None:
+    given = spec.get("source")
+    if given is None:
+        return None
+    if job in COMPARE_DERIVED_FILES:
+        raise JobSpecError(f"spec.source: job {job} compares queues and index, which a backup does not have")
+    if given.get("destination") and not spec.get("groups"):
+        raise JobSpecError("spec.groups is required with spec.source.destination")
+    try:
+        return BackupSource.parse(given)
+    except BackupPlaceError as error:
         raise JobSpecError(str(error)) from error
 
 

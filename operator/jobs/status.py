@@ -20,7 +20,7 @@ from tallystick.operator.jobs.reasons import INVALID_SPEC, OVER, Phase
 from tallystick.operator.jobs.spec import Job
 
 BEGUN = frozenset({Phase.SUBMITTED, Phase.RUNNING, Phase.SUCCEEDING, Phase.PENDING_RERUN, Phase.FAILING})
-LOCAL = "local"
+LOCAL, BACKUP = "local", "backup"
 
 
 def run_status(job: Job, seen: Seen, decision: Decision) -> Json:
@@ -127,6 +127,8 @@ def _local(sources: Sequence[Mapping[str, Any]], planned: int, over: bool) -> Co
     read = [source for source in sources if source.get("via")]
     if not read:
         return Condition("Local", None, "NothingRead" if over else "NotKnownYet")
+    if all(source["via"] == BACKUP for source in read):
+        return Condition("Local", False, "ReadFromBackup", f"{len(read)} backups were read")
     elsewhere = [source["node"] for source in read if source["via"] != LOCAL]
     if elsewhere:
         return Condition("Local", False, "ReadOverHttp", f"read over HTTP, in whole or in part: {', '.join(elsewhere)}")

@@ -33,7 +33,7 @@ from tallystick.spark.cluster.plan import JobPlan, PlanError
 from tallystick.spark.cluster.progress import Progress, served
 from tallystick.spark.cluster.reads import Reads, with_reads
 from tallystick.spark.cluster.result import failure_of, fitting, output_name, result_of
-from tallystick.spark.cluster.work import output_of, places_of, run_job, save_summary
+from tallystick.spark.cluster.work import output_of, places_of, resolved, run_job, save_summary
 from tallystick.spark.job_stores import STORES_VARIABLE
 from tallystick.spark.jobs.program import OUTPUT_VARIABLE, ProgramFailedError
 from tallystick.spark.jobs.registry import text_of
@@ -95,7 +95,7 @@ def run_driver(plan_file: Path, settings: DriverSettings) -> int:
 
 def _drive(plan: JobPlan, settings: DriverSettings) -> int:
     progress = Progress(len(plan.hosts))
-    secret = settings.secret.read_text().strip()
+    secret, plan = settings.secret.read_text().strip(), resolved(plan)
     reads = Reads(plan.sources, secret)
     # Also for Java, and the Python that it starts. Executors run tasks with the same one: all hosts have one image.
     os.environ.update({"PYSPARK_PYTHON": sys.executable} | program_environment(plan, settings.token))
@@ -165,7 +165,7 @@ def program_environment(plan: JobPlan, token: Path) -> dict[str, str]:
         return {}
     stores: dict[str, list[str]] = {}
     for place in plan.sources:
-        stores.setdefault(place.group, []).append(place.http)
+        stores.setdefault(place.group, []).append(place.elsewhere)
     return {
         "PYTHONPATH": plan.program.folder,
         STORES_VARIABLE: json.dumps(stores),

@@ -2,7 +2,7 @@
 
 The `source` of an item names its store. Spark gets the host of the worker that has the store's volume. A task on that
 worker reads the mounted volume (`local`); a task on any other worker reads the store from its broker (`http`,
-`mirror.py`). The result is the same; the placement only makes it faster.
+`mirror.py`). Each worker reads backups alike (`backup`). The result is the same; the placement only makes it faster.
 """
 
 from __future__ import annotations
@@ -17,16 +17,15 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tallystick.spark.access import Access
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import PLANNING, READING, Progress
-from tallystick.spark.job_stores import HTTP, LOCAL
-from tallystick.spark.mirror import Mirror
-from tallystick.spark.places import relocated
+from tallystick.spark.job_stores import BACKUP, HTTP, LOCAL
+from tallystick.spark.places import address_of, reached, relocated
 from tallystick.spark.planning import PlanTask
-from tallystick.spark.presence import bringing
 from tallystick.spark.runner import Runner
-from tallystick.spark.store_client import StoreClient, StoreClientError
-from tallystick.spark.volume import VolumeError
+from tallystick.spark.store_client import StoreClientError
+from tallystick.spark.volume import Source, VolumeError
 from tallystick.store._kernel import DamageError
 
 NODE_VARIABLE = "TALLYSTICK_NODE"
@@ -64,10 +63,10 @@ def visit(pair: tuple[Any, Place], function: Callable[[Any], Any]) -> Visit:
     try:
         if os.environ.get(NODE_VARIABLE) == place.node and Path(place.root).is_dir():
             return found(via=LOCAL, result=function(item))
-        with Mirror(StoreClient(place.http)) as mirror, bringing(mirror):
-            here = str(mirror.root)
-            result = function(relocated(item, place.root, here))
-            return found(via=HTTP, result=relocated(result, here, place.root))
+        root, via = (place.root, BACKUP) if place.http is None else (address_of(place.http), HTTP)
+        with reached(Source(place.node, root, access=Access.of(None, None, None, None))) as store:
+            here = relocated(item, place.root, store.here)
+            return found(via=via, result=relocated(function(here), store.here, place.root))
     except StoreClientError:
         raise
     except (OSError, ValueError, VolumeError, DamageError) as error:

@@ -56,21 +56,26 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A store. `root`: where its volume is mounted, if it is; `host`: its worker, None: it has no worker; `http`: its
-    broker. `more_hosts`: further workers with its volume."""
+    """A store. `root`: where its volume is mounted, if it is, or the address of a backup; `host`: its worker, None: it
+    has no worker; `http`: its broker, None: it is a backup. `more_hosts`: further workers with its volume."""
 
     node: str
     group: str
     member: int
     root: str
     host: str | None
-    http: str
+    http: str | None
     more_hosts: tuple[str, ...] = ()
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """All workers that have the volume."""
         return () if self.host is None else (self.host, *self.more_hosts)
+
+    @property
+    def elsewhere(self) -> str:
+        """Where a process reads the store that has not mounted its volume: the broker, or the backup."""
+        return self.http or self.root
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +193,7 @@ def _place(fields: _Fields) -> Place:
         member=fields.integer("member"),
         root=fields.text("root").rstrip("/"),
         host=fields.optional("host", fields.text),
-        http=fields.text("http"),
+        http=fields.optional("http", fields.text),
         more_hosts=fields.optional("moreHosts", fields.texts) or (),
     )
     fields.end()

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tallystick.spark.cluster.plan import Place
-from tallystick.spark.job_stores import HTTP, LOCAL, signature
+from tallystick.spark.job_stores import BACKUP, HTTP, LOCAL, signature
 
 
 class Reads:
     """The reports of a run, by node, for any thread. `secret`: the one that tasks sign with."""
 
     def __init__(self, places: Sequence[Place], secret: str) -> None:
-        self._nodes = {place.http: place.node for place in places}
+        self._nodes = {place.elsewhere: place.node for place in places}
         self._secret = secret
         self._lock = threading.Lock()
         self._ways: dict[str, set[str]] = {}
@@ -29,8 +29,8 @@ class Reads:
         if not hmac.compare_digest(signature(self._secret, body).encode(), signed.encode()):
             return False
         report: Mapping[str, Any] = json.loads(body)
-        node, via = self._nodes.get(report["http"]), report["via"]
-        if node is None or via not in (LOCAL, HTTP):
+        node, via = self._nodes.get(report["store"]), report["via"]
+        if node is None or via not in (LOCAL, HTTP, BACKUP):
             return False
         with self._lock:
             self._ways.setdefault(node, set()).add(via)

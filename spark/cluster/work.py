@@ -51,6 +51,16 @@ def output_of(plan: JobPlan) -> Output | None:
     return None
 
 
+def resolved(plan: JobPlan) -> JobPlan:
+    """Returns the plan with the newest backup's id in each address that names the newest one, so that all tasks read
+    the same. VolumeError, OptionError."""
+    if all(place.http is not None for place in plan.sources):
+        return plan
+    roots = {source.source: source.root for source in options_of(plan).sources()}
+    sources = [place if place.http else replace(place, root=roots[place.group]) for place in plan.sources]
+    return replace(plan, sources=tuple(sources))
+
+
 def run_job(plan: JobPlan, runner: Runner, output: Output | None) -> dict[str, Any]:
     """Runs the job and returns its summary. It raises the job's exceptions."""
     own = plan.arguments.own if plan.program is None else {PROGRAM: plan.program}

@@ -91,12 +91,12 @@ def program_environment(plan: JobPlan, place: Place, ports: Ports) -> dict[str, 
     """Returns what the tasks of a user's program need in addition; empty: the job is another one."""
     if plan.program is None:
         return {}
-    members = tuple(each.http for each in plan.sources if each.group == place.group)
     environment = {
         "PYTHONPATH": plan.program.folder,
         READS_VARIABLE: f"http://{plan.driver_host}:{ports.progress}{READS_PATH}",
     }
-    if Path(place.root).is_dir():
+    if place.http is not None and Path(place.root).is_dir():
+        members = tuple(each.elsewhere for each in plan.sources if each.group == place.group)
         environment[VOLUME_VARIABLE] = MountedVolume(place.node, place.root, place.http, members).to_json()
     return environment
 

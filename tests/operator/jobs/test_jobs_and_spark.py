@@ -45,6 +45,7 @@ def plan_of(lab: JobLab, name: str = "audit") -> JobPlan:
         {"job": "rebuild", "arguments": {"settings": {"a": "b"}}, "output": {"claim": {"name": "lake"}}},
         {"job": "program", "program": {"file": "/opt/job.py", "arguments": ["a"], "sparkConf": {"spark.x": "y"}}},
         {"job": "program", "program": {"file": "/opt/job.py"}, "executor": {"perVolume": 3}},
+        {"job": "stats", "groups": [1], "source": {"destination": {"s3": {"bucket": "b", "credentialsSecret": "k"}}}},
     ],
 )
 def test_the_runtime_reads_every_plan(spec: dict[str, Any]) -> None:
@@ -63,7 +64,8 @@ def test_the_runtime_reads_every_plan(spec: dict[str, Any]) -> None:
         (pod,) = [each for each in pods.values() if each["spec"]["hostname"] == f"w-{place.node}"]
         assert place.host == f"{pod['spec']['hostname']}.{pod['spec']['subdomain']}"
         paths = [mount["mountPath"] for mount in pod["spec"]["containers"][0]["volumeMounts"]]
-        assert any(place.root.startswith(f"{path}/") for path in paths)
+        assert any(place.root.startswith(f"{path}/") for path in paths) == ("source" not in spec)
+        assert (place.http is None) == place.root.startswith("backup:s3://b/") == ("source" in spec)
     assert plan.driver_host == f"driver.{pods['audit-driver']['spec']['subdomain']}"
     if "output" in spec:
         assert isinstance(plan.output, BucketPlace if "s3" in spec["output"] else FolderPlace)

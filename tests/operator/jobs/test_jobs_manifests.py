@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tallystick.operator.core.backup_place import BackupPlace
 from tallystick.operator.core.names import numbers_of
 from tallystick.operator.jobs import manifests
 from tallystick.operator.jobs.names import JobNames, shortened
@@ -17,7 +18,7 @@ from tallystick.operator.jobs.spec import Job, JobSpecError
 
 Json = dict[str, Any]
 URL = "http://{node}.{namespace}.svc:8080"
-FRAME = manifests.Frame("jobs:1", "low", ({"name": "registry"},), "orders-reader-1")
+FRAME = manifests.Frame("jobs:1", "low", ({"name": "registry"},), "orders-reader-1", "orders")
 
 
 def job(**spec: Any) -> Job:
@@ -144,6 +145,37 @@ def test_the_second_worker_of_a_volume_has_a_name_of_its_own_and_the_same_volume
         ["--node", "orders-0-1"],
         ["--number", "2"],
     ]
+
+
+def test_credentials_of_backups_are_files_and_no_account_of_a_deleted_cluster_is_named() -> None:
+    place = BackupPlace(
+        bucket="b", endpoint="http://m:9", region="eu", credentials="keys", key_secret="k", key_name="a.key"
+    )
+    wanted = job(job="stats", groups=[0], source={"destination": {"s3": {"bucket": "b", "credentialsSecret": "keys"}}})
+    found = plan(
+        wanted, Choice((Source("orders-0", "orders-0", 0, ("w-orders-0.nightly-job",), None, "s3://b/x"),)), 1, URL
+    )
+    assert (found["sources"][0]["root"], found["sources"][0]["http"]) == ("backup:s3://b/x", None)
+    frame = replace(FRAME, account="", backups=place)
+    for pod in (
+        manifests.driver_pod(wanted, found, frame, 9),
+        manifests.worker_pod(wanted, found, "orders-0", frame, 9, claim=False),
+    ):
+        assert volumes(pod)["backup-s3"]["secret"]["secretName"] == "keys"
+        assert volumes(pod)["backup-key"]["secret"]["secretName"] == "k"
+        assert mounts(pod)["/etc/tallystick-key"]["readOnly"] is True
+        assert pod["spec"]["securityContext"]["fsGroup"] == 10001
+        assert "serviceAccountName" not in pod["spec"]
+        (container,) = pod["spec"]["containers"]
+        assert {each["name"]: each["value"] for each in container["env"]} == {
+            "HOME": "/tmp",
+            "TALLY_BACKUP_KEY_FILE": "/etc/tallystick-key/a.key",
+            "TALLYSTICK_BACKUP_S3_SETTINGS": "/etc/tallystick-s3",
+            "TALLYSTICK_BACKUP_S3_ENDPOINT": "http://m:9",
+            "TALLYSTICK_BACKUP_S3_REGION": "eu",
+        }
+    (of_cluster, _) = made(job())
+    assert of_cluster["spec"]["serviceAccountName"] == FRAME.account
 
 
 PROGRAM = {

@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.operator.core.members import Refusal
 from tallystick.operator.jobs.sources import Choice, Scene, choose
-from tallystick.operator.jobs.spec import Job
+from tallystick.operator.jobs.spec import Job, JobSpecError
 
 Json = dict[str, Any]
 
@@ -197,3 +197,71 @@ def test_a_program_that_is_not_there_is_waited_for(config_map: Json | None, told
 def test_an_output_that_can_be_mounted_everywhere_is_shared(modes: tuple[str, ...], shared: bool) -> None:
     found = choose(job(**TO_CLAIM), scene(output=claim(modes=modes)))
     assert isinstance(found, Choice) and found.shared is shared
+
+
+# -- backups -----------------------------------------------------------------------------------------------------------
+
+S3 = {"s3": {"bucket": "b", "prefix": "p", "credentialsSecret": "keys"}}
+
+
+def backup(
+    phase: str = "Completed", cluster: str = "orders", groups: tuple[int, ...] = (0, 1), **metadata: Any
+) -> Json:
+    rows = [{"group": n, "address": f"s3://b/p/orders/orders-{n}/20261126T000000Z-0{n}"} for n in groups]
+    spec = {"clusterName": cluster, "destination": S3, "encryption": {"keySecret": {"name": "key"}}}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": phase, "groups": rows}}
+
+
+def of_backup(**spec: Any) -> Job:
+    return job(**({"source": {"backupName": "nightly"}} | spec))
+
+
+def addresses(job: Job, scene: Scene) -> dict[str, tuple[str, int]]:
+    found = choose(job, scene)
+    assert isinstance(found, Choice), found
+    assert all(source.claim is None for source in found.sources)
+    return {source.node: (source.address, len(source.hosts)) for source in found.sources}
+
+
+def test_a_backup_is_read_also_if_its_cluster_is_gone() -> None:
+    without = replace(scene(), cluster=None, nodes={}, claims={}, backup=backup())
+    assert addresses(of_backup(), without) == {
+        "orders-0": ("s3://b/p/orders/orders-0/20261126T000000Z-00", 1),
+        "orders-1": ("s3://b/p/orders/orders-1/20261126T000000Z-01", 1),
+    }
+    assert addresses(of_backup(groups=[1], executor={"perVolume": 2}), without)["orders-1"][1] == 2
+    assert [hosts for _, hosts in addresses(of_backup(executor={"instances": 1}), without).values()] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (None, "BackupMissing"),
+        (backup(deletionTimestamp="x"), "BackupMissing"),
+        (backup("Running"), "BackupNotCompleted"),
+        (backup("Failed"), "BackupNotCompleted"),
+        (backup(cluster="other"), "BackupMissing"),
+        (backup(groups=(0,)), "GroupNotFound"),
+    ],
+)
+def test_a_backup_that_cannot_be_read_is_waited_for(body: Json | None, reason: str) -> None:
+    assert refused(of_backup(groups=[0, 1]), replace(scene(), backup=body)) == reason
+
+
+def test_the_newest_backups_of_a_destination() -> None:
+    found = addresses(job(groups=[0, 2], source={"destination": S3}), replace(scene(), cluster=None))
+    assert found == {f"orders-{n}": (f"s3://b/p/orders/orders-{n}/latest", 1) for n in (0, 2)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"job": "audit"}, "job audit compares queues and index, which a backup does not have"),
+        ({"job": "rebuild"}, "job rebuild compares queues and index"),
+        ({"source": {"destination": S3}}, "spec.groups is required with spec.source.destination"),
+        ({"source": {}}, "spec.source.destination: set either persistentVolumeClaim or s3"),
+    ],
+)
+def test_sources_that_are_refused(spec: Json, told: str) -> None:
+    with pytest.raises(JobSpecError, match=told):
+        of_backup(**spec)

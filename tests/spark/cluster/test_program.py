@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -178,6 +179,35 @@ def test_a_program_reads_any_follower_that_is_mounted(
         "c-0-2": None,
     }, run.told()
     assert result["figures"]["records"] >= 3 * records
+
+
+def test_a_program_and_a_job_read_a_backup(
+    golden: Golden, cluster: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest one, encrypted. The id is the same for all tasks."""
+    root, key, folder = golden("clean"), tmp_path / "key", tmp_path / "backups"
+    tally = [sys.executable, "-m", "tallystick.node.cli", "backup"]
+    monkeypatch.setenv("TALLY_BACKUP_KEY_FILE", str(key))
+    subprocess.run([*tally, "new-key", str(key)], check=True)
+    for _ in range(2):
+        subprocess.run([*tally, "create", str(root), str(folder), "--name", "c/c-0"], check=True)
+    records = sum(1 for _ in _rows(root))
+    address = f"backup:{folder}/c/c-0/latest"
+    source = {"node": "c-0", "group": "c-0", "member": 0, "root": address, "host": "127.0.0.2", "http": None}
+
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / "job.py").write_text(READS)
+    (tmp_path / "program" / "names.py").write_text("def length(topic): return len(topic)")
+    program = {"file": str(tmp_path / "program" / "job.py"), "arguments": ["it"], "sparkConf": {}}
+    for job, more in (("stats", {}), (PROGRAM, {"program": program})):
+        run = cluster([source], job=job, **more)
+        worker, driver = run.worker("c-0"), run.driver()
+        assert driver.wait(PATIENCE_S) == 0, run.told()
+        assert worker.wait(30) == 0
+        (told,) = run.result["sources"]
+        assert (told["node"], told["via"]) == ("c-0", "backup"), run.result
+        assert run.result["figures"]["records"] >= records, run.result
+    assert run.result["figures"]["messages"] == records and "sources ['c-0']" in run.result["program"]["log"][0]
 
 
 def _rows(root: Path) -> Iterator[object]:
