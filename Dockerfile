@@ -72,8 +72,8 @@ FROM ${BASE} AS built-java
 RUN apt-get update -qq \
  && apt-get install -y -qq --no-install-recommends openjdk-17-jdk-headless binutils \
  && jlink --output /opt/java --strip-debug --no-header-files --no-man-pages --add-modules java.se,jdk.charsets,\
-jdk.crypto.ec,jdk.httpserver,jdk.jfr,jdk.management,jdk.management.agent,jdk.naming.dns,jdk.net,jdk.security.auth,\
-jdk.security.jgss,jdk.unsupported,jdk.zipfs
+jdk.crypto.ec,jdk.httpserver,jdk.incubator.vector,jdk.jfr,jdk.management,jdk.management.agent,jdk.naming.dns,jdk.net,\
+jdk.security.auth,jdk.security.jgss,jdk.unsupported,jdk.zipfs
 
 FROM ${BASE} AS built-spark
 ARG PIP_INDEX_URL
@@ -119,8 +119,9 @@ RUN mv /opt/packages/* /opt/tallystick/lib/python3*/site-packages/ \
  && cd / && PATH=/opt/tallystick/bin:$PATH tally-spark archive /opt/java/tallystick.jsa
 
 FROM base AS jobs
-ENV JAVA_HOME=/opt/java SPARK_HOME=/opt/spark SPARK_LOG_DIR=/tmp PYSPARK_PYTHON=/opt/tallystick/bin/python3 \
-    PYSPARK_DRIVER_PYTHON=/opt/tallystick/bin/python3 TALLYSTICK_JAVA_ARCHIVE=/opt/java/tallystick.jsa MALLOC_ARENA_MAX=2
+ENV PATH=$PATH:/opt/spark/bin JAVA_HOME=/opt/java SPARK_HOME=/opt/spark SPARK_LOG_DIR=/tmp \
+    PYSPARK_PYTHON=/opt/tallystick/bin/python3 PYSPARK_DRIVER_PYTHON=/opt/tallystick/bin/python3 \
+    TALLYSTICK_JAVA_ARCHIVE=/opt/java/tallystick.jsa MALLOC_ARENA_MAX=2
 COPY --from=built-jobs /opt/java /opt/java
 COPY --from=built-jobs /opt/spark /opt/spark
 COPY --from=built-jobs /opt/entrypoint.sh /opt/entrypoint.sh

@@ -53,8 +53,8 @@ class Ended:
         return dict(self.result.get("figures") or {})
 
     def via(self) -> dict[str, str]:
-        """How each volume was read."""
-        return {each["node"]: each["via"] for each in self.result.get("sources") or ()}
+        """How each volume was read that was read."""
+        return {each["node"]: each["via"] for each in self.result.get("sources") or () if "via" in each}
 
     def condition(self, kind: str) -> Json:
         return next((each for each in self.status.get("conditions") or () if each["type"] == kind), {})
