@@ -121,7 +121,9 @@ def _drive(plan: JobPlan, settings: DriverSettings) -> int:
                 if plan.program is not None:
                     progress.step(steps.RUNNING)
                 summary = run_job(plan, runner, output)
-            except ProgramFailedError:
+            except ProgramFailedError as error:
+                if lost.is_set():
+                    raise NotDoneError("all executors were lost") from error
                 raise
             except plan.job.failures as error:
                 raise NotDoneError(str(error) or repr(error)) from error
