@@ -43,7 +43,6 @@ def example(name: str, **replaced: str) -> list[Json]:
     return [body for body in yaml.safe_load_all(text) if body]
 
 
-@pytest.mark.ci
 def test_a_program_from_a_config_map(orders: Brokers, jobs: Jobs, lab: Lab) -> None:
     config_map, job = example("program.yaml")
     apply(config_map)
