@@ -113,13 +113,14 @@ class Hands:
         uid = "" if cluster is None else cluster["metadata"]["uid"]
         reader = Names(job.namespace, job.spec.cluster).reader(uid) if uid else ""
         account = Names(job.namespace, job.spec.cluster).account if uid else ""
-        place: BackupPlace | Refusal | None = None
+        backups: BackupPlace | None = None
         if (source := job.spec.source) is not None:
             backup = await self._kube.find(kube.BACKUPS, job.namespace, source.backup) if source.backup else None
             place = place_of(source, backup)
             if isinstance(place, Refusal):
                 return place
-        return Frame(settings.jobs_image, settings.jobs_priority_class, tuple(pull), reader, account, place)
+            backups = place
+        return Frame(settings.jobs_image, settings.jobs_priority_class, tuple(pull), reader, account, backups)
 
     async def delete_pods(self, job: Job, pods: Sequence[JobPod]) -> None:
         """Deletes these very pods. A pod that is gone is no error."""
