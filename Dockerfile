@@ -2,7 +2,7 @@
 #
 #   node      brokers, name servers, the command `tally`
 #   operator  what looks after them in Kubernetes
-#   jobs      Spark, for jobs over the brokers' volumes: the commands `tally-spark` and `tally-job`
+#   jobs      Spark: for StoreJobs, `spark-submit --master k8s://` and Spark's operator; `tally-spark` and `tally-job`
 #
 # The wheel is built beforehand (`make wheel`): it holds the compiled kernel, so no compiler is needed here. Everything is
 # installed in a virtual environment that the last stages copy; they run it as user 10001 and write nothing outside of
@@ -68,12 +68,12 @@ LABEL org.opencontainers.image.title=tallystick-operator \
       org.opencontainers.image.licenses=Apache-2.0
 
 FROM ${BASE} AS built-java
-# Of Java what Spark's core loads: 70 MB in place of 190.
+# Of Java what Spark loads: 85 MB in place of 190.
 RUN apt-get update -qq \
  && apt-get install -y -qq --no-install-recommends openjdk-17-jdk-headless binutils \
- && jlink --output /opt/java --strip-debug --no-header-files --no-man-pages --add-modules java.base,java.desktop,\
-java.instrument,java.logging,java.management,java.naming,java.net.http,java.security.jgss,java.security.sasl,java.sql,\
-java.xml,jdk.crypto.ec,jdk.management,jdk.net,jdk.security.auth,jdk.unsupported,jdk.zipfs
+ && jlink --output /opt/java --strip-debug --no-header-files --no-man-pages --add-modules java.se,jdk.charsets,\
+jdk.crypto.ec,jdk.httpserver,jdk.incubator.vector,jdk.jfr,jdk.management,jdk.management.agent,jdk.naming.dns,jdk.net,\
+jdk.security.auth,jdk.security.jgss,jdk.unsupported,jdk.zipfs
 
 FROM ${BASE} AS built-spark
 ARG PIP_INDEX_URL
@@ -82,39 +82,52 @@ ARG PIP_TRUSTED_HOST
 # The versions that placement was measured with: it uses Spark's own side of the bridge to Java, in two functions.
 ARG PYSPARK=4.3.0
 ARG PYARROW=26.0.1
-RUN python3 -m pip install --quiet --no-cache-dir --no-compile --target /opt/spark pyspark==${PYSPARK} pyarrow==${PYARROW}
-# Jobs are RDDs of Python functions. What Spark has for tables, models, streams, Hive and Kubernetes is not loaded (340 of
-# 460 MB), nor are natives of other systems, nor what Arrow has for its own network protocol. If too much went, the
-# archive below cannot be made: that takes a whole run.
-RUN cd /opt/spark/pyspark && rm -r ../bin bin data examples ml mllib pandas pipelines python sbin && mv jars all && mkdir jars \
- && for family in spark-core spark-config spark-common-utils spark-network spark-kvstore spark-launcher spark-tags \
-        spark-udf-worker-core spark-unsafe scala-library scala-reflect scala-xml scala-parallel hadoop-client-api \
-        hadoop-client-runtime jackson json4s log4j slf4j jul-to jcl-over netty metrics py4j kryo-shaded minlog chill \
-        objenesis paranamer tink gson protobuf-java commons-codec commons-collections4 commons-crypto commons-io \
-        commons-lang3 commons-logging commons-text jakarta javax.servlet jersey xbean stream ivy RoaringBitmap shims \
-        guava failureaccess lz4 zstd snappy compress-lzf avro-1; do \
-        find all -name "$family*" -exec mv {} jars/ ';'; \
+RUN python3 -m pip install --quiet --no-cache-dir --no-compile --target /opt/spark pyspark==${PYSPARK} pyarrow==${PYARROW} \
+        'pandas>=2.2,<3' 'fastavro>=1.9,<2' 'protobuf>=5' 'ptars>=0.0.25,<0.1'
+# Without what needs Hive, YARN, ZooKeeper or a Scala shell, without MLlib and GraphX, natives of other systems, and what
+# Arrow has for its own network protocol: 250 of 520 MB remain. If too much went, the archive below cannot be made: that
+# takes whole runs, also of tables and streams. Pandas is what Spark demands for functions on Arrow.
+RUN cd /opt/spark/pyspark && rm -r ../bin data examples licenses && cd jars \
+ && for family in spark-mllib spark-graphx spark-hive spark-yarn spark-repl hive-beeline hive-cli hive-common hive-exec \
+        hive-jdbc hive-llap hive-metastore hive-serde hive-service hive-shims derby datanucleus jdo-api javax.jdo \
+        breeze spire cats-kernel algebra lapack blas arpack JTransforms JLargeArrays scala-compiler jline curator \
+        zookeeper connect-repl libthrift libfb303 bonecp HikariCP stax-api antlr-runtime ST4 javolution jpam opencsv; do \
+        rm -rf "$family"*; \
     done \
- && rm -r all \
- && rm -f jars/netty-*-osx-* jars/netty-*-windows-* jars/netty-*-riscv64* jars/netty-tcnative-boringssl-* \
- && cd ../pyarrow && rm -rf include tests ./*flight* ./*.pyx ./*.pxi \
+ && rm -f netty-*-osx-* netty-*-windows-* netty-*-riscv64* \
+ && python3 -c 'import sys, zipfile; \
+        there = zipfile.ZipFile(sys.argv[1]); kept = zipfile.ZipFile("kept", "w", zipfile.ZIP_DEFLATED); \
+        [kept.writestr(name, there.read(name)) for name in there.namelist() if not name.startswith("librocksdbjni") \
+         or name in ("librocksdbjni-linux64.so", "librocksdbjni-linux-aarch64.so")]; kept.close()' rocksdbjni-*.jar \
+ && mv kept "$(ls rocksdbjni-*.jar)" \
+ && cd ../../pyarrow && rm -rf include tests ./*flight* ./*.pyx ./*.pxi \
+ && cd .. && rm -r pandas/tests numpy/_core/include \
  && cd / && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/spark
 
-FROM built AS built-jobs
-ENV JAVA_HOME=/opt/java
+FROM built-node AS built-jobs
+ENV JAVA_HOME=/opt/java SPARK_HOME=/opt/spark
 COPY --from=built-java /opt/java /opt/java
-COPY --from=built-spark /opt/spark /opt/spark
-# Nothing is installed any more: that is how pip says whether these are the versions that the wheel asks for.
-RUN mv /opt/spark/* /opt/tallystick/lib/python3*/site-packages/ \
- && python3 -m pip --python /opt/tallystick/bin/python3 install --quiet --no-index "$(echo /dist/*.whl)[spark]" \
- && PATH=/opt/tallystick/bin:$PATH tally-spark archive /opt/java/tallystick.jsa
+COPY --from=built-spark /opt/spark /opt/packages
+# Nothing is installed any more: that is how pip says whether these are the versions that the wheel asks for. Spark's own
+# folder is where its images have it.
+RUN mv /opt/packages/* /opt/tallystick/lib/python3*/site-packages/ \
+ && python3 -m pip --python /opt/tallystick/bin/python3 install --quiet --no-index "$(echo /dist/*.whl)[spark,bodies]" \
+ && mkdir -p /opt/spark/conf /opt/spark/work-dir && cd /opt/tallystick/lib/python3*/site-packages/pyspark \
+ && mv bin jars sbin /opt/spark/ && ln -s /opt/spark/bin /opt/spark/jars /opt/spark/sbin . \
+ && printf '#!/bin/sh\nexec /opt/tallystick/bin/python3 -m tallystick.spark.cluster.entrypoint "$@"\n' > /opt/entrypoint.sh \
+ && chmod 755 /opt/entrypoint.sh \
+ && cd / && PATH=/opt/tallystick/bin:$PATH tally-spark archive /opt/java/tallystick.jsa
 
 FROM base AS jobs
-ENV JAVA_HOME=/opt/java TALLYSTICK_JAVA_ARCHIVE=/opt/java/tallystick.jsa MALLOC_ARENA_MAX=2
+ENV PATH=$PATH:/opt/spark/bin JAVA_HOME=/opt/java SPARK_HOME=/opt/spark SPARK_LOG_DIR=/tmp \
+    PYSPARK_PYTHON=/opt/tallystick/bin/python3 PYSPARK_DRIVER_PYTHON=/opt/tallystick/bin/python3 \
+    TALLYSTICK_JAVA_ARCHIVE=/opt/java/tallystick.jsa MALLOC_ARENA_MAX=2
 COPY --from=built-jobs /opt/java /opt/java
+COPY --from=built-jobs /opt/spark /opt/spark
+COPY --from=built-jobs /opt/entrypoint.sh /opt/entrypoint.sh
 COPY --from=built-jobs /opt/tallystick /opt/tallystick
 EXPOSE 8080
-ENTRYPOINT ["tally-spark"]
+ENTRYPOINT ["/opt/entrypoint.sh"]
 ARG VERSION
 LABEL org.opencontainers.image.title=tallystick-jobs \
       org.opencontainers.image.version=${VERSION} \

@@ -4,15 +4,19 @@
     backup:PLACE                        the newest backup of each broker that the place has
 
 PLACE is a folder or `s3://bucket/prefix`. Each object is checked, and decrypted, before a byte of it is used. Endpoint
-and credentials of S3 come from the environment of each process, as for `tally backup`.
+and credentials of S3 come from the environment of each process, as for `tally backup`. In a StoreJob, whose output can
+be in another store, they come from the folder that TALLYSTICK_BACKUP_S3_SETTINGS names, with a file for each name, and
+from the variables beside it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.spark.access import Access
@@ -22,9 +26,15 @@ from tallystick.store.formats.segment_files import segment_name, segment_start
 
 if TYPE_CHECKING:
     from tallystick.node.backup.manifest import LogPiece, Manifest
+    from tallystick.node.backup.places import Place
     from tallystick.node.backup.seals import Seal
 
 SCHEME = "backup:"
+_S3_SETTINGS = "TALLYSTICK_BACKUP_S3_SETTINGS"
+_S3_VARIABLES = {
+    "AWS_ENDPOINT_URL": "TALLYSTICK_BACKUP_S3_ENDPOINT",
+    "AWS_REGION": "TALLYSTICK_BACKUP_S3_REGION",
+}
 _PIECES_HELD = 2
 
 
@@ -39,10 +49,9 @@ class BackupStore:
         with _as_volume_errors(address):
             from tallystick.node.backup.manifest import load, parse_address
             from tallystick.node.backup.objects import Objects
-            from tallystick.node.backup.places import open_place
 
             text, source, backup_id = parse_address(address)
-            place, seal = open_place(text), _seal(access)
+            place, seal = _opened(text), _seal(access)
             self._manifest = load(place, source, backup_id, seal)
             self._read_piece = lru_cache(_PIECES_HELD)(Objects(place, self._manifest, seal).read)
 
@@ -99,14 +108,13 @@ def backups_at(text: str, access: Access) -> list[FoundBackup]:
     with _as_volume_errors(text):
         from tallystick.node.backup.errors import BackupError
         from tallystick.node.backup.manifest import LATEST, load, parse_address, resolve, sources_of
-        from tallystick.node.backup.places import open_place
 
         try:
             where, source, backup_id = parse_address(text)
-            place, sources = open_place(where), [source]
+            place, sources = _opened(where), [source]
         except BackupError:
             where, backup_id = text.rstrip("/"), LATEST
-            place = open_place(where)
+            place = _opened(where)
             sources = sources_of(place)
         if not sources:
             raise BackupError(f"{text}: there are no backups")
@@ -116,6 +124,17 @@ def backups_at(text: str, access: Access) -> list[FoundBackup]:
             address = f"{where.rstrip('/')}/{each.folder}/{manifest.id}"
             found.append(FoundBackup(each.broker, address, manifest.committed))
         return found
+
+
+def _opened(text: str) -> Place:
+    from tallystick.node.backup.places import open_place
+    from tallystick.node.backup.s3 import S3Place, s3_settings
+
+    folder = os.environ.get(_S3_SETTINGS)
+    if folder is None or not text.startswith("s3://"):
+        return open_place(text)
+    given = {name: os.environ[variable] for name, variable in _S3_VARIABLES.items() if os.environ.get(variable)}
+    return S3Place(text, s3_settings(Path(folder), given))
 
 
 def _seal(access: Access) -> Seal:

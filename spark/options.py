@@ -2,7 +2,8 @@
 
 path             stores, separated by commas, or as Spark's list: directories, brokers, name servers, backups
                  (`places.py`); `name=directory` gives a source its name, `group/name=directory` also names its group
-                 (write a relative directory with = in it as ./a=b)
+                 (write a relative directory with = in it as ./a=b). Without it, in a program of a StoreJob: the stores
+                 of the job
 stores           the same; for CREATE TABLE, where Spark changes `path`
 token, tokenFile, ca, keyFile     the token for brokers, or a file with it; certificates in PEM format that a broker's
                  must be signed with; the key file of encrypted backups
@@ -35,7 +36,8 @@ from typing import TypeVar
 
 from tallystick.spark.access import NO_ACCESS, Access, AccessError
 from tallystick.spark.columns import ALL, BODIES, SCHEMA, WITHOUT_BODY
-from tallystick.spark.places import FoundStore, PlaceError, opened, stores_at
+from tallystick.spark.job_stores import stores_of_job
+from tallystick.spark.places import JOB, FoundStore, PlaceError, opened, stores_at
 from tallystick.spark.scan import CONTENT_BYTES, Int64Range, Wanted
 from tallystick.spark.splits import SPLIT_BYTES
 from tallystick.spark.volume import Source, Volume
@@ -220,6 +222,8 @@ def _access(token: str | None, token_file: str | None, ca: str | None, key_file:
 def _paths(path: str | None, paths: str | None) -> tuple[StorePath, ...]:
     listed = [str(item) for item in json.loads(paths)] if paths else []
     listed += [item.strip() for item in (path or "").split(",") if item.strip()]
+    if not listed and stores_of_job() is not None:
+        listed = [JOB]
     if not listed:
         raise OptionError("path", "name a store: a directory or an address; or several, separated by commas")
     named = [(item, _NAMED.fullmatch(item)) for item in listed]

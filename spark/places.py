@@ -4,6 +4,7 @@
     http://broker:8080, https://...                         a broker, over HTTP (`StoreClient`)
     tally://server:9876, tally://a:9876;b:9876/CLUSTER      all brokers that a name server knows, or those of a cluster
     k8s://NAMESPACE/NAME                                    all brokers of a BrokerCluster, from inside Kubernetes
+    job:                                                    those of the StoreJob that runs this program (`job_stores`)
     s3://bucket/prefix, backup:PLACE[/CLUSTER/BROKER/ID]    backups, in place (`BackupStore`)
 
 `stores_at` finds the stores; the driver calls it for each query, and for each step of a stream. `reached` makes a
@@ -24,15 +25,17 @@ from urllib.parse import urlsplit
 
 from tallystick.spark.access import Access
 from tallystick.spark.backup_store import SCHEME, BackupStore, backups_at
+from tallystick.spark.job_stores import BACKUP, HTTP, LOCAL, mounted_volume, stores_of_job
 from tallystick.spark.mirror import Mirror, Remote
 from tallystick.spark.presence import bringing
 from tallystick.spark.runner import Runner
-from tallystick.spark.store_client import StoreClient
+from tallystick.spark.store_client import StoreClient, StoreClientError
 from tallystick.spark.volume import Source, Volume, open_volume
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+JOB = "job:"
 _FILES = "/store/files"
 """Path of the files in a broker's HTTP API: with it, the root of a store there."""
 _NAME_SERVER_PORT = 9876
@@ -71,6 +74,8 @@ def stores_at(text: str, access: Access) -> list[FoundStore]:
         return _of_name_server(text, access)
     if scheme == "k8s":
         return _of_name_server(_name_server_of(text), access)
+    if text == JOB:
+        return _of_job(access)
     if scheme in ("s3", "backup"):
         address = text.removeprefix(SCHEME)
         found = backups_at(address, access)
@@ -88,7 +93,7 @@ def _of_broker(address: str, access: Access) -> FoundStore:
     with StoreClient(address, access) as client:
         store = client.store()
     group = store.group or parts.netloc
-    return FoundStore(address + _FILES, group, store.member, address)
+    return FoundStore(address_of(address), group, store.member, address)
 
 
 def _folders(text: str) -> list[str]:
@@ -123,6 +128,31 @@ def _of_name_server(text: str, access: Access) -> list[FoundStore]:
     return found
 
 
+def _of_job(access: Access) -> list[FoundStore]:
+    """A group has several members. The first that answers gives the bound, and the files that no volume has."""
+    stores = stores_of_job()
+    if stores is None:
+        raise PlaceError(f"{JOB} means the stores of a StoreJob, and this program does not run in one: name a path")
+    return [_of_members(group, places, access) for group, places in stores.items()]
+
+
+def _of_members(group: str, places: Sequence[str], access: Access) -> FoundStore:
+    for number, place in enumerate(places, start=1):
+        try:
+            (store,) = stores_at(place, access)
+        except StoreClientError:
+            if number == len(places):
+                raise
+        else:
+            return replace(store, group=group, member=None)
+    raise PlaceError(f"{JOB} has no member of {group}")
+
+
+def address_of(http: str) -> str:
+    """Returns the root of the store of a broker."""
+    return http + _FILES
+
+
 def is_remote(root: str) -> bool:
     """Returns whether a root is an address, and no folder."""
     return root.partition(":")[0] in ("http", "https", "backup")
@@ -148,30 +178,50 @@ def reached(
     StoreClientError, VolumeError, OSError.
     """
     if not is_remote(source.root):
-        yield Reached(source.root, source.root, None)
+        yield Reached([(source.root, source.root)], None, LOCAL, source.root)
         return
     root = source.root + "/"
     named = None if files is None else {path.removeprefix(root): sizes for path, sizes in files.items()}
+    volume = mounted_volume(source.http)
+    moves = None if volume is None or named is None else volume.moves(source.root, named, source.access)
+    if volume is not None and moves is not None:
+        yield Reached(moves, None, LOCAL, volume.http)
+        return
     remote = remote_at(source.root, source.access)
     with Mirror(remote, files=named, most_derived_bytes=most_derived_bytes) as mirror, bringing(mirror):
-        yield Reached(source.root, str(mirror.root), mirror.committed)
+        via, store = (BACKUP, source.root) if source.http is None else (HTTP, source.http)
+        yield Reached([(source.root, str(mirror.root))], mirror.committed, via, store)
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A store that can be read now, in the folder `here`. `committed`: the bound that its broker gave, if any."""
+    """A store that can be read now.
 
-    root: str
-    here: str
+    `moves`: for each folder of the store, the folder in this process that has its files; the store itself is the last.
+    `committed`: the bound that its broker gave, if any. `via`: how its files are read; `store`: whose they are, the
+    address of a broker or of a backup, or a folder.
+    """
+
+    moves: Sequence[tuple[str, str]]
     committed: int | None
+    via: str
+    store: str
+
+    @property
+    def here(self) -> str:
+        return self.moves[-1][1]
 
     def to_here(self, value: Any) -> Any:
         """Returns `value` with the paths of the store as they are in this process."""
-        return value if self.here == self.root else relocated(value, self.root, self.here)
+        for root, here in self.moves:
+            value = value if here == root else relocated(value, root, here)
+        return value
 
     def from_here(self, value: Any) -> Any:
         """Returns `value` with the paths of the store as they are for everyone."""
-        return value if self.here == self.root else relocated(value, self.here, self.root)
+        for root, here in self.moves:
+            value = value if here == root else relocated(value, here, root)
+        return value
 
 
 @contextmanager

@@ -182,13 +182,21 @@ def executor_hosts(context: SparkContext, driver: str) -> list[str]:
     return [address.rpartition(":")[0] for address in addresses if address != driver]
 
 
+def is_stopped(context: SparkContext) -> bool:
+    """Returns whether the context was stopped in this process. Its calls then have no Java side."""
+    context_: Any = context
+    return context_._jsc is None
+
+
 def completed_tasks(context: SparkContext) -> int:
     """Returns the number of finished tasks of the running stages; 0 if Spark has ended."""
     from py4j.protocol import Py4JError
 
     try:
+        if is_stopped(context):
+            return 0
         tracker = context.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    except (Py4JError, OSError):
+    except (Py4JError, OSError, AttributeError):  # it ends at this moment
         return 0
     return sum(stage.numCompletedTasks for stage in stages if stage is not None)

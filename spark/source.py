@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -27,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from tallystick.spark import catalog_table
 from tallystick.spark.columns import DAMAGE_SCHEMA, check_requested, conform, ddl_of, schema_of
+from tallystick.spark.job_stores import report_read
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.places import is_remote, opened, reached
 from tallystick.spark.presence import release
@@ -183,11 +184,14 @@ def read_partition(
     for split in sorted(partition.task.splits, key=lambda each: each.end):  # nothing behind the last one is settled
         if not split.missing:
             files[split.path] = split.file_end - split.file_start, split.end - split.file_start
+    records = scanned = 0
     with reached(partition.of, files) as store:
         for split in partition.task.splits:
             here = store.to_here(split)
-            yield from _read_split(here, options, wanted, schema, store.from_here)
+            scan = yield from _read_split(here, options, wanted, schema, store.from_here)
+            records, scanned = records + scan.records, scanned + scan.bytes_read
             release(here.path, here.begin - here.file_start, here.end - here.file_start)
+        report_read(store.store, store.via, records, scanned)
 
 
 def _read_split(
@@ -196,14 +200,15 @@ def _read_split(
     wanted: Wanted,
     schema: pa.Schema,
     from_here: Callable[[list[Damage]], list[Damage]] = list,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, SplitScan]:
+    """Yields the rows of a split, and returns its scan, which has counted what was read."""
     if options.view == "damage":
         scan = SplitScan(split, [], Wanted(topics=()), check_crc=options.verify is not False)
         for _ in scan:
             pass
         rows = [asdict(damage) for damage in from_here(scan.damage)]
         yield conform(pa.RecordBatch.from_pylist(rows, schema=DAMAGE_SCHEMA).select(schema.names), schema)
-        return
+        return scan
     scan = SplitScan(
         split,
         schema.names,
@@ -223,6 +228,7 @@ def _read_split(
         write_damage(Path(options.damage_path), split, damage)
     for each in damage:
         _logger.warning("skipped %s", each)
+    return scan
 
 
 def write_damage(folder: Path, split: Split, damage: list[Damage]) -> None:

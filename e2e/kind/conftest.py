@@ -40,6 +40,7 @@ ORDER = (
     "lost_majority",
     "adoption",
     "store_jobs",
+    "spark",
     "claim_lost",
     "objects_deleted",
     "storage_change",

@@ -7,12 +7,14 @@ import secrets as random
 from collections.abc import Sequence
 
 from tallystick.operator.core import kube
+from tallystick.operator.core.backup_place import BackupPlace
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.kube import BY_KIND, ConflictError, ForbiddenError, InvalidError, Json, NotFoundError
 from tallystick.operator.core.members import Refusal
 from tallystick.operator.core.names import Names
 from tallystick.operator.core.ownership import taken
 from tallystick.operator.jobs import reasons
+from tallystick.operator.jobs.backup_source import place_of
 from tallystick.operator.jobs.manifests import (
     Frame,
     driver_pod,
@@ -76,11 +78,13 @@ class Hands:
         plan, there = seen.plan, {pod.name for pod in seen.pods}
         assert plan is not None and plan["attempt"] == job.attempt, "pods are created from the plan of their attempt"
         names, frame = names_of(job), await self._frame(job)
+        if isinstance(frame, Refusal):
+            return frame
         left = max(int(job.deadline - seen.now), 1)
         workers = [
-            worker_pod(job, plan, node, frame, left, claim=node not in seen.without_claim)
-            for node in worker_nodes(plan)
-            if names.worker(node) not in there
+            worker_pod(job, plan, node, frame, left, claim=node not in seen.without_claim, number=number)
+            for node, number in worker_nodes(plan)
+            if names.worker(node, number) not in there
         ]
         limit = asyncio.Semaphore(PODS_AT_ONCE)
 
@@ -102,13 +106,21 @@ class Hands:
         self._context.metrics.writes.labels("Pod").inc()
         return None
 
-    async def _frame(self, job: Job) -> Frame:
+    async def _frame(self, job: Job) -> Frame | Refusal:
         settings = self._context.settings
         cluster = await self._kube.find(kube.CLUSTERS, job.namespace, job.spec.cluster)
         pull = ((cluster or {}).get("spec") or {}).get("imagePullSecrets") or ()
         uid = "" if cluster is None else cluster["metadata"]["uid"]
         reader = Names(job.namespace, job.spec.cluster).reader(uid) if uid else ""
-        return Frame(settings.jobs_image, settings.jobs_priority_class, tuple(pull), reader)
+        account = Names(job.namespace, job.spec.cluster).account if uid else ""
+        backups: BackupPlace | None = None
+        if (source := job.spec.source) is not None:
+            backup = await self._kube.find(kube.BACKUPS, job.namespace, source.backup) if source.backup else None
+            place = place_of(source, backup)
+            if isinstance(place, Refusal):
+                return place
+            backups = place
+        return Frame(settings.jobs_image, settings.jobs_priority_class, tuple(pull), reader, account, backups)
 
     async def delete_pods(self, job: Job, pods: Sequence[JobPod]) -> None:
         """Deletes these very pods. A pod that is gone is no error."""

@@ -15,16 +15,16 @@ It is safe to interrupt a pass between any two writes:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.members import Refusal
 from tallystick.operator.core.times import seconds
 from tallystick.operator.jobs import reasons
-from tallystick.operator.jobs.observed import JobPod, Seen
+from tallystick.operator.jobs.observed import Ended, JobPod, Seen
 from tallystick.operator.jobs.reasons import OVER, Phase
-from tallystick.operator.jobs.result import Result, outcome
+from tallystick.operator.jobs.result import Result, outcome, program_of
 from tallystick.operator.jobs.spec import Job
 
 KUBELET_SECONDS = 20.0
@@ -57,6 +57,8 @@ class Decision:
     message: str = ""
     result: Result | None = None
     delete: tuple[JobPod, ...] = field(default=())
+    program: Json | None = None
+    """How a user's program ended."""
 
 
 def decide(job: Job, seen: Seen) -> Decision:
@@ -114,13 +116,7 @@ def _between(job: Job, seen: Seen) -> Decision:
 def _under_way(job: Job, seen: Seen) -> Decision:
     driver, attempt = seen.driver, job.attempt
     if driver is not None and driver.ended is not None and driver.attempt == attempt:
-        found = outcome(driver.ended)
-        if isinstance(found, Result):
-            return Decision(
-                *(Phase.SUCCEEDING, Action.DELETE_PODS, attempt, "", found.message, found),
-                delete=seen.unfinished(),
-            )
-        return _failed(job, seen, found)
+        return replace(_ended(job, seen, driver.ended), program=program_of(driver.ended))
     if job.spec.suspend:
         return _suspended(seen)
     runs = driver is not None and driver.running and not driver.deleting
@@ -146,6 +142,14 @@ def _under_way(job: Job, seen: Seen) -> Decision:
     return Decision(
         Phase(job.phase), Action.NOTHING, attempt, "", driver.waiting and f"the driver is waiting: {driver.waiting}"
     )
+
+
+def _ended(job: Job, seen: Seen, ended: Ended) -> Decision:
+    found = outcome(ended)
+    if isinstance(found, Refusal):
+        return _failed(job, seen, found)
+    delete = seen.unfinished()
+    return Decision(Phase.SUCCEEDING, Action.DELETE_PODS, job.attempt, "", found.message, found, delete)
 
 
 def _without_driver(job: Job, seen: Seen) -> Decision:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tallystick.operator.core.backup_place import BackupPlace
 from tallystick.operator.core.kube import (
     CONFIG_MAPS,
     GROUP,
@@ -25,8 +26,10 @@ from tallystick.operator.core.kube import (
 from tallystick.operator.core.manifests import USER, container_security, environment, manifest, owned_by, port
 from tallystick.operator.core.names import JOB_LABEL, Names, numbers_of
 from tallystick.operator.core.ownership import owned
+from tallystick.operator.jobs.backup_source import environment_of
 from tallystick.operator.jobs.names import DRIVER, WORKER, JobNames
 from tallystick.operator.jobs.plan import OUT, STORES, text_of
+from tallystick.operator.jobs.program import FOLDER, SECRET_FOLDER, Program
 from tallystick.operator.jobs.spec import ClaimOutput, Job, Process, S3Output
 
 PLAN_KEY, SECRET_KEY = "plan.json", "secret"
@@ -52,6 +55,10 @@ class Frame:
     """Pull secrets of the cluster, because images of brokers usually come from the same registry."""
     reader_secret: str = ""
     """Secret of the cluster with the token for reading files of stores; empty: the cluster does not exist."""
+    account: str = ""
+    """Service account of the cluster, without permissions; empty: that of the namespace."""
+    backups: BackupPlace | None = None
+    """Where the backups are that the run reads; None: it reads volumes of brokers."""
 
 
 def service(job: Job) -> Json:
@@ -97,9 +104,14 @@ def network_policy(job: Job) -> Json:
     return manifest(NETWORK_POLICIES, job.namespace, names.shared, names.labels(), content, owner=owner_of(job))
 
 
-def worker_nodes(plan: Json) -> list[str]:
-    """Returns the nodes with a worker, in the order of the plan."""
-    return [source["node"] for source in plan["sources"] if source["host"] is not None]
+def worker_nodes(plan: Json) -> list[tuple[str, int]]:
+    """Returns node and number of each worker, in the order of the plan."""
+    return [
+        (source["node"], number)
+        for source in plan["sources"]
+        if source["host"] is not None
+        for number in range(1, len(source.get("moreHosts") or ()) + 2)
+    ]
 
 
 def driver_pod(job: Job, plan: Json, frame: Frame, seconds_left: int) -> Json:
@@ -115,13 +127,16 @@ def driver_pod(job: Job, plan: Json, frame: Frame, seconds_left: int) -> Json:
     return manifest(PODS, job.namespace, names.driver, labels, {"spec": pod}, owner=owner_of(job))
 
 
-def worker_pod(job: Job, plan: Json, node: str, frame: Frame, seconds_left: int, *, claim: bool = True) -> Json:
-    """Returns the worker of a node, which mounts the volume read-only; without `claim`, it mounts no volume."""
+def worker_pod(
+    job: Job, plan: Json, node: str, frame: Frame, seconds_left: int, *, claim: bool = True, number: int = 1
+) -> Json:
+    """Returns a worker of a node, which mounts the volume read-only; without `claim`, it mounts no volume. `number`:
+    which of the workers of the node it is, from 1."""
     names, cores = names_of(job), job.spec.executor.cores
     pod = _pod(job, frame, WORKER, ["worker"], job.spec.executor, cpu_limit=str(cores))
-    pod["containers"][0]["command"] += ["--node", node]
+    pod["containers"][0]["command"] += ["--node", node] + (["--number", str(number)] if number > 1 else [])
     pod |= {
-        "hostname": names.worker_hostname(node),
+        "hostname": names.worker_hostname(node, number),
         "restartPolicy": "OnFailure",
         "activeDeadlineSeconds": seconds_left,
     }
@@ -131,7 +146,7 @@ def worker_pod(job: Job, plan: Json, node: str, frame: Frame, seconds_left: int,
     if isinstance(job.spec.output, ClaimOutput) and (plan["output"] or {}).get("shared"):
         _mount_output(pod, job.spec.output)
     labels = names.pod_labels(WORKER, plan["attempt"], node)
-    return manifest(PODS, job.namespace, names.worker(node), labels, {"spec": pod}, owner=owner_of(job))
+    return manifest(PODS, job.namespace, names.worker(node, number), labels, {"spec": pod}, owner=owner_of(job))
 
 
 def names_of(job: Job) -> JobNames:
@@ -170,7 +185,6 @@ def _pod(job: Job, frame: Frame, name: str, command: Sequence[str], process: Pro
         container["envFrom"] = [{"secretRef": {"name": job.spec.output.secret}}]
     pod: Json = {
         "subdomain": names.shared,
-        "serviceAccountName": Names(job.namespace, job.spec.cluster).account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
@@ -191,6 +205,12 @@ def _pod(job: Job, frame: Frame, name: str, command: Sequence[str], process: Pro
     if frame.reader_secret:
         reader = {"secretName": frame.reader_secret, "optional": True}
         _mount(pod, "reader", "/etc/tallystick-reader", {"secret": reader}, read_only=True)
+    if frame.account:
+        pod["serviceAccountName"] = frame.account
+    if frame.backups is not None:
+        _mount_backups(pod, frame.backups)
+    if job.spec.program is not None:
+        _mount_program(pod, job.spec.program)
     if frame.priority_class:
         pod["priorityClassName"] = frame.priority_class
     if frame.pull_secrets:
@@ -200,6 +220,23 @@ def _pod(job: Job, frame: Frame, name: str, command: Sequence[str], process: Pro
     if job.spec.tolerations:
         pod["tolerations"] = list(job.spec.tolerations)
     return pod
+
+
+def _mount_backups(pod: Json, place: BackupPlace) -> None:
+    """The pod mounts no volume of a broker, so a group can own the files of the Secrets."""
+    volumes, mounts = place.volumes(read_only=True)
+    pod["volumes"] += volumes
+    pod["containers"][0]["volumeMounts"] += mounts
+    pod["containers"][0]["env"] += environment(environment_of(place))
+    pod["securityContext"] |= {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
+
+
+def _mount_program(pod: Json, program: Program) -> None:
+    if program.config_map:
+        _mount(pod, "program", FOLDER, {"configMap": {"name": program.config_map}}, read_only=True)
+    if program.secret:
+        secret_volume = {"secret": {"secretName": program.secret, "defaultMode": 0o444}}
+        _mount(pod, "program-secret", SECRET_FOLDER, secret_volume, read_only=True)
 
 
 def _mount_output(pod: Json, output: ClaimOutput) -> None:

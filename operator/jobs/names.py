@@ -46,16 +46,16 @@ class JobNames:
         """DNS name of the driver for workers, independent of the cluster domain."""
         return f"driver.{self.shared}"
 
-    def worker(self, node: str) -> str:
-        """Returns the name of the worker pod for a BrokerNode."""
-        return shortened(f"{self.job}-w-{node}")
+    def worker(self, node: str, number: int = 1) -> str:
+        """Returns the name of a worker pod for a BrokerNode. `number`: which of its workers it is, from 1."""
+        return shortened(_numbered(f"{self.job}-w-{node}", number))
 
-    def worker_hostname(self, node: str) -> str:
-        return shortened(f"w-{node}")
+    def worker_hostname(self, node: str, number: int = 1) -> str:
+        return shortened(_numbered(f"w-{node}", number))
 
-    def worker_host(self, node: str) -> str:
+    def worker_host(self, node: str, number: int = 1) -> str:
         """Returns the host name of a worker for Spark: the preferred location of tasks that read this volume."""
-        return f"{self.worker_hostname(node)}.{self.shared}"
+        return f"{self.worker_hostname(node, number)}.{self.shared}"
 
     def labels(self) -> dict[str, str]:
         """Returns the labels of every object of the job."""
@@ -68,6 +68,10 @@ class JobNames:
     def selector(self) -> str:
         """Returns the label selector of the objects of the job."""
         return f"{JOB_LABEL}={self.job},app.kubernetes.io/managed-by={FIELD_MANAGER}"
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}-{number}"
 
 
 def shortened(name: str) -> str:

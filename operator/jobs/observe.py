@@ -12,6 +12,7 @@ from typing import Protocol
 
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
+from tallystick.operator.core.kube import Json
 from tallystick.operator.core.members import members_of
 from tallystick.operator.core.names import numbers_of
 from tallystick.operator.core.node_api import NodeError, NodeName
@@ -84,7 +85,19 @@ class Observer:
         claim = None
         if isinstance(output, ClaimOutput):
             claim = await self._kube.find(kube.CLAIMS, job.namespace, output.name)
-        return Scene(*members, claim)
+        return Scene(*members, claim, await self._program(job), await self._backup(job))
+
+    async def _backup(self, job: Job) -> Json | None:
+        source = job.spec.source
+        if source is None or not source.backup:
+            return None
+        return await self._kube.find(kube.BACKUPS, job.namespace, source.backup)
+
+    async def _program(self, job: Job) -> Json | None:
+        program = job.spec.program
+        if program is None or not program.config_map:
+            return None
+        return await self._kube.find(kube.CONFIG_MAPS, job.namespace, program.config_map)
 
     async def topics(self, job: Job, choice: Choice) -> frozenset[str] | None:
         """Returns the topics that the leaders of the chosen groups know; None: one of them did not answer.

@@ -4,7 +4,8 @@ It is written once for each attempt, before its first pod is created, and does n
 created from it, so another operator creates the same pods. `spark/README.md` describes its fields; the job runtime
 rejects unknown fields.
 
-    sources[].host   the worker that mounts the volume; null: no worker, so any worker reads it over `http`
+    sources[].host        the worker that mounts the volume; null: no worker, so any worker reads it over `http`
+    sources[].moreHosts   further workers that mount it, if there are any
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import orjson
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import numbers_of
 from tallystick.operator.core.node_api import NodeName
+from tallystick.operator.jobs.backup_source import SCHEME
 from tallystick.operator.jobs.names import JobNames
 from tallystick.operator.jobs.sources import Choice
 from tallystick.operator.jobs.spec import TAKE_SETTINGS, ClaimOutput, Job, S3Output
@@ -31,7 +33,7 @@ OUT = "/out"
 def plan(job: Job, choice: Choice, attempt: int, url_template: str) -> Json:
     """Returns the plan of an attempt. `url_template`: see NODE_URL_TEMPLATE in the settings of the operator."""
     spec, names = job.spec, JobNames(job.namespace, job.name, job.spec.cluster)
-    return {
+    found: Json = {
         "version": VERSION,
         "job": spec.job,
         "name": job.name,
@@ -45,14 +47,19 @@ def plan(job: Job, choice: Choice, attempt: int, url_template: str) -> Json:
                 "node": source.node,
                 "group": source.group,
                 "member": source.member,
-                "root": root(source.node),
-                "host": source.host,
-                "http": _http(job, source.node, url_template),
+                "root": f"{SCHEME}{source.address}" if source.address else root(source.node),
+                "host": source.hosts[0] if source.hosts else None,
+                **({"moreHosts": list(source.hosts[1:])} if source.hosts[1:] else {}),
+                "http": None if source.address else _http(job, source.node, url_template),
             }
             for source in choice.sources
         ],
         "output": _output(job, choice),
     }
+    if (program := spec.program) is not None:
+        arguments, settings = list(program.arguments), dict(program.spark_conf)
+        found["program"] = {"file": program.path, "arguments": arguments, "sparkConf": settings}
+    return found
 
 
 def text_of(plan: Json) -> str:

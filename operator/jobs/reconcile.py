@@ -135,7 +135,7 @@ class JobsReconciler:
         if refusal := unknown_topics(job, await self._observer.topics(job, choice)):
             return held(job, decision, refusal), seen
         plan = plan_for(job, choice, decision.attempt, self._context.settings.node_url_template)
-        without_claim = [source.node for source in choice.sources if source.host is not None and source.claim is None]
+        without_claim = [source.node for source in choice.sources if source.hosts and source.claim is None]
         if refusal := await self._hands.set_up(job, config_map(job, plan, without_claim)):
             return held(job, decision, refusal), seen
         await self._tell_begun(job, decision.attempt, choice)

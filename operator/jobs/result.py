@@ -25,6 +25,7 @@ _WORD = re.compile("[A-Za-z][A-Za-z0-9]{0,63}")
 """A verdict. It becomes the reason of a condition, for which the API server requires this form."""
 MAX_DIFFERENCES = 64
 MAX_SOURCES = 320
+MAX_LINES, MAX_LINE = 10, 200
 CLEAN = "Clean"
 FOUND = frozenset({"DifferencesFound", "DamageFound"})
 """Verdicts that cause a warning event."""
@@ -55,12 +56,24 @@ def outcome(ended: Ended) -> Result | Refusal:
     told = _told(said, ended.message)
     if ended.reason == reasons.DEADLINE_EXCEEDED:
         return Refusal(reasons.DEADLINE_EXCEEDED, "the run was stopped at its deadline")
+    if ended.exit_code == NOT_DONE and "program" in said:
+        return Refusal(reasons.PROGRAM_FAILED, told or "the program failed")
     if ended.exit_code == NOT_DONE:
         return Refusal(reasons.NOT_DONE, told or "the driver gave no reason")
     if ended.exit_code is None:
         return Refusal(reasons.DRIVER_LOST, f"{ended.reason}: {told}" if told else ended.reason)
     exit_ = f"exit status {ended.exit_code}" + (f", {ended.reason}" if ended.reason not in ("", "Error") else "")
     return Refusal(reasons.DRIVER_FAILED, f"{exit_}: {told}" if told else exit_)
+
+
+def program_of(ended: Ended) -> Json | None:
+    """Returns how a user's program ended, in the form of the status; None: the job is another one, or it never ran."""
+    said = _json(ended.message).get("program")
+    if not isinstance(said, dict) or not _is_integer(said.get("exitCode")):
+        return None
+    log = said.get("log")
+    lines = [str(line)[:MAX_LINE] for line in log[-MAX_LINES:]] if isinstance(log, list) else []
+    return {"exitCode": said["exitCode"], "log": lines}
 
 
 def _json(text: str) -> Mapping[str, Any]:

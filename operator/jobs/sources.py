@@ -2,7 +2,10 @@
 
 An audit compares replicas, so it reads all members of its groups and waits for a volume that cannot be read: the
 verdict `Clean` requires all replicas. All other jobs read one member of each group, because all members have the same
-log: preferably a ready follower, to spare the leader; otherwise the leader rather than a lagging follower.
+log: preferably a ready follower, to spare the leader; otherwise the leader rather than a lagging follower. A user's
+program reads all ready followers of a group, each a part of the log.
+
+With `spec.source` the run reads backups. Each group has a worker, which mounts no volume of a broker.
 
 A volume that permits one pod only (ReadWriteOncePod) gets no worker and is read over the HTTP API of its broker. A run
 without any such worker gets one that mounts no volume, to run the tasks.
@@ -17,33 +20,39 @@ from tallystick.operator.core.kube import Json
 from tallystick.operator.core.members import ONE_POD, Refusal, access_modes, cluster_refusal, group_count
 from tallystick.operator.core.names import FORMED, Names, is_set, is_store
 from tallystick.operator.jobs import reasons
+from tallystick.operator.jobs.backup_source import BackupSource, find_backups
 from tallystick.operator.jobs.names import JobNames
 from tallystick.operator.jobs.spec import ClaimOutput, Job
 
 MANY_NODES = "ReadWriteMany"
+_FOLLOWER = 0
+"""The rank of a ready follower."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A volume that the run reads. `host`: host name of its worker; None: no worker. `claim`: the claim that the worker
-    mounts; None: it mounts no volume."""
+    """A volume that the run reads. `hosts`: host names of its workers. `claim`: the claim that they mount; None: they
+    mount no volume. `address`: of the backup that is read instead of a volume."""
 
     node: str
     group: str
     member: int
-    host: str | None = None
+    hosts: tuple[str, ...] = ()
     claim: str | None = None
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """The objects from which sources are chosen: the cluster, its BrokerNodes and claims by name, and the claim of the
-    output. None: it does not exist."""
+    """The objects from which sources are chosen: the cluster, its BrokerNodes and claims by name, the claim of the
+    output, the ConfigMap of the program, and the Backup. None: it does not exist."""
 
     cluster: Json | None
     nodes: Mapping[str, Json]
     claims: Mapping[str, Json]
     output: Json | None = None
+    program: Json | None = None
+    backup: Json | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,12 @@ _STORE_SETTINGS = ("messageDelayLevel", "maxHashSlotNum", "maxIndexNum", "messag
 
 def choose(job: Job, scene: Scene) -> Choice | Refusal:
     """Returns the sources, or why the run cannot start now."""
-    refused = cluster_refusal(job.spec.cluster, scene.cluster, job.spec.groups) or _output_refusal(job, scene)
+    refused = _output_refusal(job, scene) or _program_refusal(job, scene)
+    if refused is not None:
+        return refused
+    if job.spec.source is not None:
+        return _backups(job, job.spec.source, scene)
+    refused = cluster_refusal(job.spec.cluster, scene.cluster, job.spec.groups)
     if refused is not None:
         return refused
     assert scene.cluster is not None
@@ -71,13 +85,34 @@ def choose(job: Job, scene: Scene) -> Choice | Refusal:
     found: list[_Member] = []
     for group in wanted:
         members = _members(job, scene, group)
-        chosen = members if job.spec.reads_all_members else members[:1]
+        chosen = _chosen(job, members)
         if problem := _unreadable(job, group, members, chosen):
             return problem
         found += chosen
     config = (scene.cluster.get("spec") or {}).get("config") or {}
     settings = {name: str(config[name]) for name in _STORE_SETTINGS if name in config}
     return Choice(_with_workers(job, found), _is_shared(scene), _leaders(scene, wanted), settings)
+
+
+def _backups(job: Job, source: BackupSource, scene: Scene) -> Choice | Refusal:
+    found = find_backups(source, job.spec.cluster, job.spec.groups, scene.backup)
+    if isinstance(found, Refusal):
+        return found
+    own, names = JobNames(job.namespace, job.name, job.spec.cluster), Names(job.namespace, job.spec.cluster)
+    most = len(found) if job.spec.instances is None else job.spec.instances
+    sources = tuple(
+        Source(
+            *(names.group(group), names.group(group), 0),
+            hosts=_hosts(job, own, names.group(group)) if place < most else (),
+            address=address,
+        )
+        for place, (group, address) in enumerate(found.items())
+    )
+    return Choice(sources, _is_shared(scene))
+
+
+def _hosts(job: Job, own: JobNames, node: str) -> tuple[str, ...]:
+    return tuple(own.worker_host(node, number) for number in range(1, job.spec.per_volume + 1))
 
 
 def unknown_topics(job: Job, known: frozenset[str] | None) -> Refusal | None:
@@ -135,6 +170,13 @@ def _members(job: Job, scene: Scene, group: int) -> list[_Member]:
     return sorted(found, key=lambda member: (bool(member.trouble), not member.formed, member.rank, member.number))
 
 
+def _chosen(job: Job, members: Sequence[_Member]) -> Sequence[_Member]:
+    if job.spec.reads_all_members:
+        return members
+    followers = [member for member in members if member.formed and not member.trouble and member.rank == _FOLLOWER]
+    return (job.spec.reads_followers and followers) or members[:1]
+
+
 def _leaders(scene: Scene, groups: Collection[int]) -> tuple[str, ...]:
     return tuple(
         name
@@ -146,7 +188,7 @@ def _leaders(scene: Scene, groups: Collection[int]) -> tuple[str, ...]:
 def _rank(status: Mapping[str, str]) -> int:
     role, ready = status.get("role"), status.get("phase") == "Ready"
     if role == "Follower":
-        return 0 if ready else 2
+        return _FOLLOWER if ready else 2
     return 1 if role == "Leader" else 3
 
 
@@ -180,14 +222,14 @@ def _with_workers(job: Job, members: Iterable[_Member]) -> tuple[Source, ...]:
         if ONE_POD not in member.modes and left != 0:
             source = Source(
                 *(source.node, source.group, source.member),
-                host=own.worker_host(node),
+                hosts=_hosts(job, own, node),
                 claim=names.claim(member.group, member.number),
             )
             left = None if left is None else left - 1
         sources.append(source)
-    if all(source.host is None for source in sources):
+    if not any(source.hosts for source in sources):
         first = sources[0]
-        sources[0] = Source(first.node, first.group, first.member, host=own.worker_host(first.node))
+        sources[0] = Source(first.node, first.group, first.member, hosts=(own.worker_host(first.node),))
     return tuple(sources)
 
 
@@ -201,6 +243,17 @@ def _output_refusal(job: Job, scene: Scene) -> Refusal | None:
         )
     if is_store(scene.output):
         return Refusal(reasons.OUTPUT_IS_STORE, f"{output.name!r} is the volume of a broker; jobs never write to it")
+    return None
+
+
+def _program_refusal(job: Job, scene: Scene) -> Refusal | None:
+    program = job.spec.program
+    if program is None or not program.config_map:
+        return None
+    if scene.program is None:
+        return Refusal(reasons.PROGRAM_MISSING, f"ConfigMap {program.config_map!r} of the program does not exist")
+    if program.key not in ({**(scene.program.get("data") or {}), **(scene.program.get("binaryData") or {})}):
+        return Refusal(reasons.PROGRAM_MISSING, f"ConfigMap {program.config_map!r} has no key {program.key!r}")
     return None
 
 

@@ -12,23 +12,31 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from tallystick.operator.core.backup_place import BackupPlaceError
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.quantity import quantity
 from tallystick.operator.core.schedule import Schedule, ScheduleError
 from tallystick.operator.core.times import seconds
+from tallystick.operator.jobs.backup_source import BackupSource
+from tallystick.operator.jobs.program import Program, ProgramError
 
 MIB = 1 << 20
 RUN_FIELDS = (
     *("clusterName", "job", "groups", "arguments", "executor", "driver", "output", "activeDeadlineSeconds"),
-    *("maxRetries", "ttlSecondsAfterFinished", "image", "nodeSelector", "tolerations"),
+    *("maxRetries", "ttlSecondsAfterFinished", "image", "nodeSelector", "tolerations", "program", "source"),
 )
 """Fields that a run copies from its template."""
 # The schema lists the jobs. This is what the operator must know of some of them; `spark/jobs` declares it, and a test
 # compares the two. Another job reads one member of each group, and needs neither an argument nor an output.
 READ_ALL_MEMBERS = frozenset({"audit"})
 """Jobs that read every member of a group."""
+READ_FOLLOWERS = frozenset({"program"})
+"""Jobs that read any follower of a group."""
 REQUIRED_ARGUMENTS = {"trace": ("key",)}
 OUTPUT_REQUIRED = frozenset({"export"})
+PROGRAM = "program"
+COMPARE_DERIVED_FILES = frozenset({"audit", "rebuild"})
+"""Jobs that compare queues and index, which a backup does not have."""
 TAKE_SETTINGS = frozenset({"audit", "rebuild"})
 """Jobs with the argument `settings`. They get the settings of the cluster as well."""
 
@@ -94,13 +102,18 @@ class JobSpec:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     executor: Process = field(default_factory=Process)
     instances: int | None = None
-    """Maximum number of workers; None: one for each volume."""
+    """Maximum number of volumes with workers; None: all."""
+    per_volume: int = 1
+    """Number of workers for each of these."""
     driver: Process = field(default_factory=Process)
     output: ClaimOutput | S3Output | None = None
     deadline_seconds: int = 3600
     max_retries: int = 1
     ttl_seconds: int | None = None
     image: str = ""
+    program: Program | None = None
+    source: BackupSource | None = None
+    """None: the volumes of the cluster."""
     node_selector: Json = field(default_factory=dict)
     tolerations: tuple[Json, ...] = ()
     suspend: bool = False
@@ -114,6 +127,11 @@ class JobSpec:
     def reads_all_members(self) -> bool:
         """It compares replicas."""
         return self.job in READ_ALL_MEMBERS
+
+    @property
+    def reads_followers(self) -> bool:
+        """It reads all ready followers of a group."""
+        return self.job in READ_FOLLOWERS
 
     @classmethod
     def parse(cls, spec: Mapping[str, Any]) -> JobSpec:
@@ -131,6 +149,7 @@ class JobSpec:
         if job in OUTPUT_REQUIRED and output is None:
             raise JobSpecError(f"spec.output is required for job {job}")
         groups = spec.get("groups")
+        program, source = _program(job, spec), _source(job, spec)
         return cls(
             cluster=str(spec.get("clusterName") or ""),
             job=job,
@@ -138,12 +157,15 @@ class JobSpec:
             arguments=arguments,
             executor=_process("executor", executor),
             instances=executor.get("instances"),
+            per_volume=int(executor.get("perVolume") or 1),
             driver=_process("driver", spec.get("driver") or {}),
             output=output,
             deadline_seconds=int(spec.get("activeDeadlineSeconds", 3600)),
             max_retries=int(spec.get("maxRetries", 1)),
             ttl_seconds=spec.get("ttlSecondsAfterFinished"),
             image=str(spec.get("image") or ""),
+            program=program,
+            source=source,
             node_selector=dict(spec.get("nodeSelector") or {}),
             tolerations=tuple(spec.get("tolerations") or ()),
             suspend=bool(spec.get("suspend", False)),
@@ -204,6 +226,34 @@ def _process(name: str, spec: Mapping[str, Any]) -> Process:
     except ValueError as error:
         raise JobSpecError(f"spec.{name}.memory: {error}") from error
     return Process(memory, int(spec.get("cores") or 1), dict(spec.get("resources") or {}))
+
+
+def _program(job: str, spec: Mapping[str, Any]) -> Program | None:
+    given = spec.get("program")
+    if (job == PROGRAM) != (given is not None):
+        raise JobSpecError(f"spec.program is required for job {PROGRAM}, and only for it")
+    if given is None:
+        return None
+    if spec.get("arguments"):
+        raise JobSpecError(f"spec.arguments has no meaning for job {PROGRAM}: use spec.program.arguments")
+    try:
+        return Program.parse(given)
+    except ProgramError as error:
+        raise JobSpecError(str(error)) from error
+
+
+def _source(job: str, spec: Mapping[str, Any]) -> BackupSource | None:
+    given = spec.get("source")
+    if given is None:
+        return None
+    if job in COMPARE_DERIVED_FILES:
+        raise JobSpecError(f"spec.source: job {job} compares queues and index, which a backup does not have")
+    if given.get("destination") and not spec.get("groups"):
+        raise JobSpecError("spec.groups is required with spec.source.destination")
+    try:
+        return BackupSource.parse(given)
+    except BackupPlaceError as error:
+        raise JobSpecError(str(error)) from error
 
 
 def _output(spec: Mapping[str, Any] | None) -> ClaimOutput | S3Output | None:

@@ -20,7 +20,7 @@ from tallystick.operator.jobs.reasons import INVALID_SPEC, OVER, Phase
 from tallystick.operator.jobs.spec import Job
 
 BEGUN = frozenset({Phase.SUBMITTED, Phase.RUNNING, Phase.SUCCEEDING, Phase.PENDING_RERUN, Phase.FAILING})
-LOCAL = "local"
+LOCAL, BACKUP = "local", "backup"
 
 
 def run_status(job: Job, seen: Seen, decision: Decision) -> Json:
@@ -45,6 +45,9 @@ def run_status(job: Job, seen: Seen, decision: Decision) -> Json:
     result = decision.result.status if decision.result is not None else before.get("result")
     if result is not None and (phase is Phase.SUCCEEDING or phase is Phase.COMPLETED):
         status["result"] = result
+    program = decision.program or (before.get("program") if decision.attempt else None)
+    if program is not None:
+        status["program"] = program
     found = _conditions(job, seen, decision, status)
     status["conditions"] = merged(before.get("conditions") or (), seen.now, job.generation, found)
     return status
@@ -124,6 +127,8 @@ def _local(sources: Sequence[Mapping[str, Any]], planned: int, over: bool) -> Co
     read = [source for source in sources if source.get("via")]
     if not read:
         return Condition("Local", None, "NothingRead" if over else "NotKnownYet")
+    if all(source["via"] == BACKUP for source in read):
+        return Condition("Local", False, "ReadFromBackup", f"{len(read)} backups were read")
     elsewhere = [source["node"] for source in read if source["via"] != LOCAL]
     if elsewhere:
         return Condition("Local", False, "ReadOverHttp", f"read over HTTP, in whole or in part: {', '.join(elsewhere)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tallystick.spark.cluster.java import Ports
 from tallystick.spark.cluster.plan import JobPlan
+from tallystick.spark.versions import PUSHDOWN_SETTING
 
 LOCALITY_WAIT_S = 10
 """How long a task waits for its volume's host while another host is idle. It must be short: tasks also wait for a host
@@ -16,6 +17,19 @@ that is lost."""
 
 def spark_settings(plan: JobPlan, secret: str, ports: Ports, folder: str) -> dict[str, str]:
     """Returns Spark's settings. `folder`: for temporary files. Pure.
+
+    Those of a user's program come before those of the run (`fixed_settings`), which the operator refuses in a spec.
+    """
+    chosen = {"spark.ui.enabled": "false", "spark.log.level": "WARN"}
+    if plan.program is None:
+        chosen["spark.locality.wait"] = f"{LOCALITY_WAIT_S}s"
+    else:
+        chosen |= {PUSHDOWN_SETTING: "true", **plan.program.spark_conf}
+    return chosen | fixed_settings(plan, secret, ports, folder)
+
+
+def fixed_settings(plan: JobPlan, secret: str, ports: Ports, folder: str) -> dict[str, str]:
+    """Returns the settings that a run cannot work without.
 
     The application's id is the job's name, so that executors know it: Spark refuses fetches with another id.
     """
@@ -29,14 +43,11 @@ def spark_settings(plan: JobPlan, secret: str, ports: Ports, folder: str) -> dic
         "spark.driver.blockManager.port": str(ports.blocks),
         "spark.executor.memory": f"{plan.executor_memory_mib}m",
         "spark.executor.cores": str(plan.executor_cores),
-        "spark.locality.wait": f"{LOCALITY_WAIT_S}s",
         "spark.standalone.executorRemoveDelayOnDisconnection": "1s",  # there is no master that reports why it ended
         "spark.authenticate": "true",
         "spark.authenticate.secret": secret,
         "spark.network.crypto.enabled": "true",
         "spark.master.rest.enabled": "false",
-        "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "WARN",
         "spark.local.dir": folder,
     }

@@ -24,17 +24,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tallystick.spark.access import TOKEN_FILE_VARIABLE
 from tallystick.spark.cluster import progress as steps
 from tallystick.spark.cluster.configuration import spark_settings
 from tallystick.spark.cluster.java import Java, Ports, logging_options
 from tallystick.spark.cluster.place import PlacedRunner, SourceError
 from tallystick.spark.cluster.plan import JobPlan, PlanError
 from tallystick.spark.cluster.progress import Progress, served
-from tallystick.spark.cluster.result import failure_of, fitting, result_of
-from tallystick.spark.cluster.work import output_of, places_of, run_job, save_summary
+from tallystick.spark.cluster.reads import Reads, with_reads
+from tallystick.spark.cluster.result import failure_of, fitting, output_name, result_of
+from tallystick.spark.cluster.work import output_of, places_of, resolved, run_job, save_summary
+from tallystick.spark.job_stores import STORES_VARIABLE
+from tallystick.spark.jobs.program import OUTPUT_VARIABLE, ProgramFailedError
 from tallystick.spark.jobs.registry import text_of
 from tallystick.spark.outputs import OutputError
-from tallystick.spark.runner import completed_tasks, executor_hosts, on_spark
+from tallystick.spark.runner import completed_tasks, executor_hosts, is_stopped, on_spark
 from tallystick.spark.store_client import StoreClientError
 from tallystick.spark.volume import VolumeError
 from tallystick.store._kernel import DamageError
@@ -63,12 +67,13 @@ class StoppedError(BaseException):  # like KeyboardInterrupt: libraries catch ev
 
 @dataclass(frozen=True, slots=True)
 class DriverSettings:
-    """Settings that are not in the plan. `result`: file for the result; `secret`: file with Spark's shared secret."""
+    """Settings that are not in the plan. `result`: file for the result; `secret`: file with Spark's shared secret;
+    `token`: file with the token for reading stores over HTTP, which a user's program needs; it may not exist."""
 
     result: Path = Path("/dev/termination-log")
     secret: Path = Path("/etc/tallystick-job-secret/secret")
+    token: Path = Path("/etc/tallystick-reader/token")
     ports: Ports = Ports()  # noqa: RUF009 -- frozen
-    java_options: tuple[str, ...] = ()
 
 
 def run_driver(plan_file: Path, settings: DriverSettings) -> int:
@@ -79,6 +84,8 @@ def run_driver(plan_file: Path, settings: DriverSettings) -> int:
         plan = JobPlan.parse(plan_file.read_text())
         with stopped_by(signal.SIGTERM):
             return _drive(plan, settings)
+    except ProgramFailedError as error:
+        return _not_done(plan, settings, str(error), begin_s, 2, {"exitCode": error.status, "log": list(error.log)})
     except (NotDoneError, StoppedError, PlanError, *_EXPECTED) as error:
         return _not_done(plan, settings, str(error) or repr(error), begin_s, 2)
     except Exception as error:
@@ -87,12 +94,15 @@ def run_driver(plan_file: Path, settings: DriverSettings) -> int:
 
 
 def _drive(plan: JobPlan, settings: DriverSettings) -> int:
-    progress = Progress(len(plan.workers))
+    progress = Progress(len(plan.hosts))
+    secret, plan = settings.secret.read_text().strip(), resolved(plan)
+    reads = Reads(plan.sources, secret)
+    # Also for Java, and the Python that it starts. Executors run tasks with the same one: all hosts have one image.
+    os.environ.update({"PYSPARK_PYTHON": sys.executable} | program_environment(plan, settings.token))
     with ExitStack() as stack:
-        stack.enter_context(served(progress, settings.ports.progress))
+        stack.enter_context(served(progress, settings.ports.progress, reads.add))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-")))
-        secret = settings.secret.read_text().strip()
-        gateway = stack.enter_context(_gateway(plan, folder, (*logging_options(folder), *settings.java_options)))
+        gateway = stack.enter_context(_gateway(plan, folder, logging_options(folder)))
         output = output_of(plan)
         context = _context(spark_settings(plan, secret, settings.ports, str(folder)), gateway)
         stack.push(partial(_stop, context))
@@ -108,7 +118,13 @@ def _drive(plan: JobPlan, settings: DriverSettings) -> int:
         )
         with _watched(plan, context, progress, driver) as lost:
             try:
+                if plan.program is not None:
+                    progress.step(steps.RUNNING)
                 summary = run_job(plan, runner, output)
+            except ProgramFailedError as error:
+                if lost.is_set():
+                    raise NotDoneError("all executors were lost") from error
+                raise
             except plan.job.failures as error:
                 raise NotDoneError(str(error) or repr(error)) from error
             except _EXPECTED:
@@ -120,7 +136,9 @@ def _drive(plan: JobPlan, settings: DriverSettings) -> int:
                 if reason is None:
                     raise FaultError(str(error)) from None
                 raise NotDoneError(reason) from None
-        result = result_of(plan, summary, runner.book.via, progress.seconds)
+        if plan.program is not None:
+            summary = with_reads(summary, reads)
+        result = result_of(plan, summary, runner.book.via if plan.program is None else reads.via, progress.seconds)
         whole = {"name": plan.name, "attempt": plan.attempt} | result | summary
         whole |= {"read": runner.book.to_json(), "steps": progress.steps}
         if output is not None:
@@ -143,9 +161,32 @@ def _stop(context: SparkContext, kind: type[BaseException] | None, *_: object) -
         context.stop()
 
 
-def _not_done(plan: JobPlan | None, settings: DriverSettings, reason: str, begin_s: float, status: int) -> int:
+def program_environment(plan: JobPlan, token: Path) -> dict[str, str]:
+    """Returns what a user's program, and the planner of its reads, need; empty: the job is another one."""
+    if plan.program is None:
+        return {}
+    stores: dict[str, list[str]] = {}
+    for place in plan.sources:
+        stores.setdefault(place.group, []).append(place.elsewhere)
+    return {
+        "PYTHONPATH": plan.program.folder,
+        STORES_VARIABLE: json.dumps(stores),
+        TOKEN_FILE_VARIABLE: str(token),
+        **({OUTPUT_VARIABLE: output} if (output := output_name(plan)) else {}),
+    }
+
+
+def _not_done(
+    plan: JobPlan | None,
+    settings: DriverSettings,
+    reason: str,
+    begin_s: float,
+    status: int,
+    program: Mapping[str, Any] | None = None,
+) -> int:
     print(f"tally-spark: {reason}", file=sys.stderr, flush=True)
     result = failure_of(plan, reason, round(time.monotonic() - begin_s, 1))
+    result |= {} if program is None else {"program": program}
     settings.result.write_bytes(fitting(result))
     print(json.dumps(result), flush=True)
     return status
@@ -210,7 +251,6 @@ def _context(settings: Mapping[str, str], told: Path) -> SparkContext:
     with told.open("rb") as file:
         os.environ["PYSPARK_GATEWAY_PORT"] = str(forms.read_int(file))
         os.environ["PYSPARK_GATEWAY_SECRET"] = forms.UTF8Deserializer().loads(file)
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # executors run tasks with it: all hosts have the same image
     conf = SparkConf(loadDefaults=False)
     conf.setAll(list(settings.items()))
     return SparkContext(conf=conf)
@@ -221,16 +261,16 @@ def _wait_for_executors(plan: JobPlan, context: SparkContext, progress: Progress
     until = time.monotonic() + plan.executors_wait_s
     while True:
         progress.executors = len(executor_hosts(context, driver))
-        if progress.executors >= len(plan.workers):
+        if progress.executors >= len(plan.hosts):
             return
         if time.monotonic() >= until:
             break
         time.sleep(_LOOK_S)
     if not progress.executors:
-        raise NotDoneError(f"none of {len(plan.workers)} executors connected within {plan.executors_wait_s} seconds")
-    there = executor_hosts(context, driver)
+        raise NotDoneError(f"none of {len(plan.hosts)} executors connected within {plan.executors_wait_s} seconds")
+    there = set(executor_hosts(context, driver))
     for place in plan.workers:
-        if place.host not in there:
+        if not there.intersection(place.hosts):
             print(f"tally-spark: no executor on {place.host}: {place.node} is read over HTTP", file=sys.stderr)
 
 
@@ -243,7 +283,12 @@ def _watched(plan: JobPlan, context: SparkContext, progress: Progress, driver: s
     def watch() -> None:
         since = time.monotonic()
         while not done.wait(1.0):
-            progress.executors = len(executor_hosts(context, driver))
+            try:
+                progress.executors = len(executor_hosts(context, driver))
+            except Exception as error:
+                if done.is_set() or is_stopped(context):  # a user's program may stop Spark
+                    return
+                raise error
             if progress.executors:
                 since = time.monotonic()
             elif time.monotonic() - since > max(plan.executors_wait_s, 10):

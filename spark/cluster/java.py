@@ -19,7 +19,6 @@ from pathlib import Path
 GATEWAY = "org.apache.spark.api.python.PythonGatewayServer"
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 ARCHIVE_VARIABLE = "TALLYSTICK_JAVA_ARCHIVE"
-SECRET_VARIABLE = "_SPARK_AUTH_SECRET"
 _OPENED = (  # packages that Spark reaches into; a test compares them with what Spark's launcher says
     *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
     *("java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs"),

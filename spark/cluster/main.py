@@ -29,11 +29,11 @@ def _main(argv: Sequence[str] | None) -> int:
         case "driver":
             from tallystick.spark.cluster.driver import DriverSettings, run_driver
 
-            return run_driver(args.plan, DriverSettings(args.result, args.secret, args.ports))
+            return run_driver(args.plan, DriverSettings(args.result, args.secret, args.token, args.ports))
         case "worker":
             from tallystick.spark.cluster.worker import WorkerSettings, run_worker
 
-            return run_worker(args.plan, args.node, WorkerSettings(args.secret, args.token, args.ports))
+            return run_worker(args.plan, args.node, WorkerSettings(args.secret, args.token, args.ports), args.number)
         case "archive":
             from tallystick.spark.cluster.archive import make_archive
 
@@ -69,12 +69,16 @@ def _parser() -> CommandParser:
     )
     worker.add_argument("--node", required=True, metavar="NAME", help="broker node whose volume is mounted")
     worker.add_argument(
-        "--token",
-        type=Path,
-        default=Path("/etc/tallystick-reader/token"),
-        metavar="FILE",
-        help="token for reading stores over HTTP",
+        "--number", type=int, default=1, metavar="N", help="which of the workers beside this volume it is, from 1"
     )
+    for role in (driver, worker):
+        role.add_argument(
+            "--token",
+            type=Path,
+            default=Path("/etc/tallystick-reader/token"),
+            metavar="FILE",
+            help="token for reading stores over HTTP",
+        )
     archive = roles.add_parser(
         "archive", help="write an archive of Java classes, with which driver and worker start faster"
     )

@@ -2,7 +2,7 @@
 
 The `source` of an item names its store. Spark gets the host of the worker that has the store's volume. A task on that
 worker reads the mounted volume (`local`); a task on any other worker reads the store from its broker (`http`,
-`mirror.py`). The result is the same; the placement only makes it faster.
+`mirror.py`). Each worker reads backups alike (`backup`). The result is the same; the placement only makes it faster.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tallystick.spark.access import Access
 from tallystick.spark.cluster.plan import Place
 from tallystick.spark.cluster.progress import PLANNING, READING, Progress
-from tallystick.spark.mirror import Mirror
-from tallystick.spark.places import relocated
+from tallystick.spark.job_stores import BACKUP, HTTP, LOCAL
+from tallystick.spark.places import address_of, reached, relocated
 from tallystick.spark.planning import PlanTask
-from tallystick.spark.presence import bringing
 from tallystick.spark.runner import Runner
-from tallystick.spark.store_client import StoreClient, StoreClientError
-from tallystick.spark.volume import VolumeError
+from tallystick.spark.store_client import StoreClientError
+from tallystick.spark.volume import Source, VolumeError
 from tallystick.store._kernel import DamageError
 
 NODE_VARIABLE = "TALLYSTICK_NODE"
 """Variable in a worker's environment: the node whose volume it has."""
 HOST_VARIABLE = "SPARK_LOCAL_HOSTNAME"
-LOCAL, HTTP = "local", "http"
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -63,10 +63,10 @@ def visit(pair: tuple[Any, Place], function: Callable[[Any], Any]) -> Visit:
     try:
         if os.environ.get(NODE_VARIABLE) == place.node and Path(place.root).is_dir():
             return found(via=LOCAL, result=function(item))
-        with Mirror(StoreClient(place.http)) as mirror, bringing(mirror):
-            here = str(mirror.root)
-            result = function(relocated(item, place.root, here))
-            return found(via=HTTP, result=relocated(result, here, place.root))
+        root, via = (place.root, BACKUP) if place.http is None else (address_of(place.http), HTTP)
+        with reached(Source(place.node, root, access=Access.of(None, None, None, None))) as store:
+            here = relocated(item, place.root, store.here)
+            return found(via=via, result=relocated(function(here), store.here, place.root))
     except StoreClientError:
         raise
     except (OSError, ValueError, VolumeError, DamageError) as error:
@@ -99,7 +99,8 @@ class PlacedRunner:
     """A `Runner` that places items according to `places` (by their source). SourceError: a store cannot be read.
 
     `progress`: informed of each step and each finished item. `hosts`: returns the hosts that have an executor now;
-    None: all have one. A task that prefers a host without an executor would wait for it as long as other tasks run.
+    None: all have one. A task that prefers a host without an executor would wait for it as long as other tasks run. If
+    several workers have a volume, its items take turns with them.
     """
 
     def __init__(
@@ -126,13 +127,15 @@ class PlacedRunner:
     def _placed(self, items: Sequence[Item]) -> list[tuple[Item, Place]]:
         planning = any(isinstance(item, PlanTask) for item in items)
         self._progress.step(PLANNING if planning else READING, len(items))
-        places = dict(self._places)
-        if self._hosts is not None:
-            there = self._hosts()
-            places = {
-                name: place if place.host in there else replace(place, host=None) for name, place in places.items()
-            }
-        return [(item, places[getattr(item, "source")]) for item in items]  # noqa: B009 -- every item has one
+        there = None if self._hosts is None else self._hosts()
+        turns = {
+            name: cycle([host for host in place.hosts if there is None or host in there] or [None])
+            for name, place in self._places.items()
+        }
+        names = [getattr(item, "source") for item in items]  # noqa: B009 -- every item has one
+        return [
+            (item, replace(self._places[name], host=next(turns[name]))) for item, name in zip(items, names, strict=True)
+        ]
 
     def _results(self, visits: Iterable[Visit]) -> Iterator[Any]:
         for each in visits:

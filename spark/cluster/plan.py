@@ -7,10 +7,13 @@
      "sources": [{"node": "c-0-1", "group": "c-0", "member": 1, "root": "/stores/c-0-1/store",
                   "host": "w-c-0-1.nightly-job", "http": "http://c-0-1.default.svc:8080"}],
      "output": null | {"folder": "/out/sub", "shared": false}
-                    | {"s3": {"uri": "s3://bucket/prefix", "endpoint": "http://...", "region": "us-east-1"}}}
+                    | {"s3": {"uri": "s3://bucket/prefix", "endpoint": "http://...", "region": "us-east-1"}},
+     "program": {"file": "/etc/tallystick-program/job.py", "arguments": ["a"], "sparkConf": {"spark.x": "y"}}}
 
 A plan also has the arguments of its job (`jobs/job.py`). An argument can be missing or null, unless the job requires
-it, and so can `endpoint`, `region` and `output`. An unknown key is an error, because the run would silently ignore it.
+it, and so can `endpoint`, `region` and `output`. `program` is only in the plan of that job.
+A source has `moreHosts` if several workers have its volume. An unknown key is an error, because the run would silently
+ignore it.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from typing import Any, TypeVar
 
 from tallystick.spark.jobs import registry
 from tallystick.spark.jobs.job import Argument, Job, Kind, OutputUse
+from tallystick.spark.jobs.program import JOB as PROGRAM_JOB
+from tallystick.spark.jobs.program import Program
 
 VERSION = 1
 LEAST_MEMORY_MIB = 480
@@ -51,15 +56,26 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A store. `root`: where its volume is mounted, if it is; `host`: its worker, None: it has no worker; `http`: its
-    broker."""
+    """A store. `root`: where its volume is mounted, if it is, or the address of a backup; `host`: its worker, None: it
+    has no worker; `http`: its broker, None: it is a backup. `more_hosts`: further workers with its volume."""
 
     node: str
     group: str
     member: int
     root: str
     host: str | None
-    http: str
+    http: str | None
+    more_hosts: tuple[str, ...] = ()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """All workers that have the volume."""
+        return () if self.host is None else (self.host, *self.more_hosts)
+
+    @property
+    def elsewhere(self) -> str:
+        """Where a process reads the store that has not mounted its volume: the broker, or the backup."""
+        return self.http or self.root
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +108,17 @@ class JobPlan:
     executors_wait_s: int
     sources: tuple[Place, ...]
     output: FolderPlace | BucketPlace | None
+    program: Program | None = None
 
     @property
     def workers(self) -> tuple[Place, ...]:
         """The sources that have a worker."""
         return tuple(place for place in self.sources if place.host is not None)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of all workers."""
+        return tuple(host for place in self.sources for host in place.hosts)
 
     @classmethod
     def parse(cls, text: str) -> JobPlan:
@@ -121,6 +143,7 @@ class JobPlan:
             executors_wait_s=top.integer("executorsWaitSeconds", least=0),
             sources=tuple(_place(each) for each in top.list_of_fields("sources")),
             output=top.optional("output", lambda name: _output(top.fields(name))),
+            program=_program(top.fields("program")) if job is PROGRAM_JOB else None,
         )
         for fields in (driver, executor, top):
             fields.end()
@@ -128,7 +151,7 @@ class JobPlan:
         if not nodes or len(set(nodes)) < len(nodes):
             raise PlanError("sources", f"must name at least one node, each once, not {nodes}")
         groups = [place.group for place in plan.sources]
-        if not job.all_members and len(set(groups)) < len(groups):
+        if not (job.all_members or job.followers) and len(set(groups)) < len(groups):
             raise PlanError("sources", f"must name one member of a group, for {job.name}, not {groups}")
         if job.output is OutputUse.REQUIRED and plan.output is None:
             raise PlanError("output", f"is needed for {job.name}")
@@ -170,8 +193,15 @@ def _place(fields: _Fields) -> Place:
         member=fields.integer("member"),
         root=fields.text("root").rstrip("/"),
         host=fields.optional("host", fields.text),
-        http=fields.text("http"),
+        http=fields.optional("http", fields.text),
+        more_hosts=fields.optional("moreHosts", fields.texts) or (),
     )
+    fields.end()
+    return found
+
+
+def _program(fields: _Fields) -> Program:
+    found = Program(fields.text("file"), fields.texts("arguments"), fields.table("sparkConf"))
     fields.end()
     return found
 

@@ -2,7 +2,7 @@
 
     {"step": "reading", "done": 3, "of": 8, "executors": 3, "executorsWanted": 3, "seconds": 12.3}
 
-The driver accepts executors from the step after `starting` on.
+The driver accepts executors from the step after `starting` on. `POST /reads` takes the reports of tasks (`reads.py`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tallystick.spark.job_stores import SIGNATURE
+
 STARTING, WAITING, PLANNING = "starting", "waiting for executors", "planning"
-READING, WRITING, FINISHED = "reading", "writing", "finished"
+READING, RUNNING, WRITING, FINISHED = "reading", "running the program", "writing", "finished"
+READS_PATH = "/reads"
+_MOST_BODY_BYTES = 4096
 
 
 class Progress:
@@ -66,16 +70,29 @@ class Progress:
 
 
 @contextmanager
-def served(progress: Progress, port: int) -> Iterator[int]:
-    """Serves it on all addresses within this context, and yields the port (0: any free one). OSError: it is in use."""
+def served(progress: Progress, port: int, reads: Callable[[bytes, str], bool] | None = None) -> Iterator[int]:
+    """Serves it on all addresses within this context, and yields the port (0: any free one). OSError: it is in use.
+
+    `reads`: takes a report and its signature; False: it is not valid.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # a silent connection is closed
 
         def do_GET(self) -> None:
             known = self.path.partition("?")[0] == "/progress"
-            body = json.dumps(progress.to_json() if known else {"error": "there is /progress"}).encode()
-            self.send_response(200 if known else 404)
+            self._answer(200 if known else 404, progress.to_json() if known else {"error": "there is /progress"})
+
+        def do_POST(self) -> None:
+            length = self.headers.get("Content-Length", "")
+            if reads is None or self.path != READS_PATH or not length.isdecimal() or int(length) > _MOST_BODY_BYTES:
+                return self._answer(404, {"error": "nothing takes this"})
+            taken = reads(self.rfile.read(int(length)), self.headers.get(SIGNATURE, ""))
+            self._answer(200 if taken else 403, {"taken": taken})
+
+        def _answer(self, status: int, answer: dict[str, Any]) -> None:
+            body = json.dumps(answer).encode()
+            self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -26,7 +26,7 @@ _MOST_FINDINGS = 40
 def result_of(plan: JobPlan, summary: Summary, via: Callable[[str], str | None], seconds: float) -> dict[str, Any]:
     """Returns the result of a job that ran. `via`: how the store of a node was read. Pure."""
     verdict, figures = verdict_of(summary), figures_of(summary)
-    return {
+    found = {
         "verdict": verdict,
         "message": message_of(verdict, figures, summary),
         "seconds": seconds,
@@ -35,6 +35,9 @@ def result_of(plan: JobPlan, summary: Summary, via: Callable[[str], str | None],
         "differences": list(job_of(summary).findings(summary)[:_MOST_FINDINGS]),
         "output": output_name(plan),
     }
+    if plan.program is not None:
+        found["program"] = {"exitCode": 0, "log": list(summary["log"])}
+    return found
 
 
 def failure_of(plan: JobPlan | None, reason: str, seconds: float) -> dict[str, Any]:
@@ -44,17 +47,24 @@ def failure_of(plan: JobPlan | None, reason: str, seconds: float) -> dict[str, A
 
 
 def fitting(result: Mapping[str, Any], most: int = MOST_BYTES) -> bytes:
-    """Returns the result as JSON of limited size: texts are shortened, then the last differences and sources
-    dropped."""
+    """Returns the result as JSON of limited size: texts are shortened, then the last differences and sources, and the
+    first lines of a program's log, dropped."""
     kept: dict[str, Any] = {name: _cut(value) if isinstance(value, str) else value for name, value in result.items()}
     kept["differences"] = [_cut(text) for text in result.get("differences", ())]
     kept["sources"] = list(result.get("sources", ()))
-    while len(data := json.dumps(kept, ensure_ascii=False).encode()) > most:
-        longest = max(("differences", "sources"), key=lambda name: len(kept[name]))
-        if not kept[longest]:
+    lists: list[list[Any]] = [kept["differences"], kept["sources"]]
+    if "program" in result:
+        log = list(reversed(result["program"]["log"]))
+        kept["program"] = {**result["program"], "log": log}
+        lists.append(log)
+    while len(json.dumps(kept, ensure_ascii=False).encode()) > most:
+        longest = max(lists, key=len)
+        if not longest:
             return json.dumps({"message": _cut(str(result.get("message", ""))), "error": "no room"}).encode()
-        kept[longest].pop()
-    return data
+        longest.pop()
+    if "program" in kept:
+        kept["program"]["log"].reverse()
+    return json.dumps(kept, ensure_ascii=False).encode()
 
 
 def _cut(text: str, most: int = 3 * _SHORT) -> str:
@@ -92,7 +102,8 @@ def _sources(plan: JobPlan, summary: Summary, via: Callable[[str], str | None]) 
 def source_name(plan: JobPlan, node: str) -> str:
     """Returns the name of a node's store in the job: that of the member or, if the job reads one of a group, the
     group's."""
-    return node if plan.job.all_members else next(place.group for place in plan.sources if place.node == node)
+    every = plan.job.all_members or plan.job.followers
+    return node if every else next(place.group for place in plan.sources if place.node == node)
 
 
 def output_name(plan: JobPlan) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tallystick.spark.cluster.plan import BucketPlace, FolderPlace, JobPlan, Place
 from tallystick.spark.jobs.job import Call
+from tallystick.spark.jobs.program import PROGRAM
 from tallystick.spark.jobs.registry import page_of
 from tallystick.spark.options import ReadOptions, StorePath
 from tallystick.spark.outputs import FolderOutput, Output
@@ -35,7 +36,7 @@ def options_of(plan: JobPlan) -> ReadOptions:
 
 def places_of(plan: JobPlan) -> dict[str, Place]:
     """Returns the stores by their names in the items of the job."""
-    return {place.node if plan.job.all_members else place.group: place for place in plan.sources}
+    return {place.node if plan.job.all_members or plan.job.followers else place.group: place for place in plan.sources}
 
 
 def output_of(plan: JobPlan) -> Output | None:
@@ -50,8 +51,21 @@ def output_of(plan: JobPlan) -> Output | None:
     return None
 
 
+def resolved(plan: JobPlan) -> JobPlan:
+    """Returns the plan with the newest backup's id in each address that names the newest one, so that all tasks read
+    the same. VolumeError, OptionError."""
+    if all(place.http is not None for place in plan.sources):
+        return plan
+    roots = {source.source: source.root for source in options_of(plan).sources()}
+    sources = [place if place.http else replace(place, root=roots[place.group]) for place in plan.sources]
+    return replace(plan, sources=tuple(sources))
+
+
 def run_job(plan: JobPlan, runner: Runner, output: Output | None) -> dict[str, Any]:
     """Runs the job and returns its summary. It raises the job's exceptions."""
+    if plan.program is not None:
+        # It reads through the data source, so the runner would count nothing.
+        return plan.job.run(Call(options_of(plan), runner, output, {PROGRAM: plan.program}))
     return plan.job.summary_of(Call(options_of(plan), runner, output, plan.arguments.own))
 
 

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.spark.access import TOKEN_FILE_VARIABLE
-from tallystick.spark.cluster.java import SECRET_VARIABLE, Java, Ports, logging_options
+from tallystick.spark.cluster.java import Java, Ports, logging_options
 from tallystick.spark.cluster.place import HOST_VARIABLE, NODE_VARIABLE
 from tallystick.spark.cluster.plan import JobPlan, Place, PlanError
-from tallystick.spark.cluster.progress import FINISHED, STARTING
+from tallystick.spark.cluster.progress import FINISHED, READS_PATH, STARTING
+from tallystick.spark.job_stores import READS_VARIABLE, SECRET_VARIABLE, VOLUME_VARIABLE, MountedVolume
 
 _LOOK_S = 0.3
 _ASK_S = 5.0
@@ -39,14 +40,14 @@ class WorkerSettings:
     secret: Path = Path("/etc/tallystick-job-secret/secret")
     token: Path = Path("/etc/tallystick-reader/token")
     ports: Ports = Ports()  # noqa: RUF009 -- frozen
-    java_options: tuple[str, ...] = ()
 
 
-def run_worker(plan_file: Path, node: str, settings: WorkerSettings) -> int:
-    """Runs the worker. Returns the exit status: see the module's docstring."""
+def run_worker(plan_file: Path, node: str, settings: WorkerSettings, number: int = 1) -> int:
+    """Runs the worker. Returns the exit status: see the module's docstring. `number`: which of the workers beside the
+    volume it is, from 1."""
     try:
         plan = JobPlan.parse(plan_file.read_text())
-        place = place_of(plan, node)
+        place, host = place_of(plan, node, number)
         secret = settings.secret.read_text().strip()
     except (PlanError, OSError) as error:
         print(f"tally-spark: {error}", file=sys.stderr)
@@ -58,38 +59,54 @@ def run_worker(plan_file: Path, node: str, settings: WorkerSettings) -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="executor-") as folder:
         command = java.executor(
-            number=executor_number(plan, node, int(time.time())),
-            host=place.host or "",
+            number=executor_number(plan, host, int(time.time())),
+            host=host,
             driver=f"{plan.driver_host}:{settings.ports.driver}",
             app=plan.name,
             cores=plan.executor_cores,
             memory_mib=plan.executor_memory_mib,
-            options=(*logging_options(Path(folder)), *settings.java_options),
+            options=logging_options(Path(folder)),
         )
-        environment = os.environ | worker_environment(place, secret, str(settings.token), folder)
+        environment = os.environ | worker_environment(place, host, secret, str(settings.token), folder)
+        environment |= program_environment(plan, place, settings.ports)
         status = _execute(command, environment)
     return verdict(status, ask())
 
 
-def place_of(plan: JobPlan, node: str) -> Place:
-    """Returns the source of a node. PlanError: the plan does not contain the node, or the node has no worker."""
+def place_of(plan: JobPlan, node: str, number: int = 1) -> tuple[Place, str]:
+    """Returns the source of a node, and the host of its worker with this number. PlanError: the plan does not contain
+    the node, or the node has no such worker."""
     for place in plan.workers:
-        if place.node == node:
-            return place
-    raise PlanError("sources", f"has no node {node!r} with a host")
+        if place.node == node and number <= len(place.hosts):
+            return place, place.hosts[number - 1]
+    raise PlanError("sources", f"has no node {node!r} with a host" + (f" {number}" if number > 1 else ""))
 
 
-def executor_number(plan: JobPlan, node: str, time_s: int) -> int:
+def executor_number(plan: JobPlan, host: str, time_s: int) -> int:
     """Returns a number for the executor that no executor of the run had before. Spark's numbers have 31 bits."""
-    return time_s % 1_000_000 * 2000 + [place.node for place in plan.sources].index(node)
+    return time_s % 1_000_000 * 2000 + plan.hosts.index(host)
 
 
-def worker_environment(place: Place, secret: str, token: str, folder: str) -> dict[str, str]:
+def program_environment(plan: JobPlan, place: Place, ports: Ports) -> dict[str, str]:
+    """Returns what the tasks of a user's program need in addition; empty: the job is another one."""
+    if plan.program is None:
+        return {}
+    environment = {
+        "PYTHONPATH": plan.program.folder,
+        READS_VARIABLE: f"http://{plan.driver_host}:{ports.progress}{READS_PATH}",
+    }
+    if place.http is not None and Path(place.root).is_dir():
+        members = tuple(each.elsewhere for each in plan.sources if each.group == place.group)
+        environment[VOLUME_VARIABLE] = MountedVolume(place.node, place.root, place.http, members).to_json()
+    return environment
+
+
+def worker_environment(place: Place, host: str, secret: str, token: str, folder: str) -> dict[str, str]:
     """Returns the environment of the executor and its Python: the worker's, with additions."""
     return {
         SECRET_VARIABLE: secret,
         NODE_VARIABLE: place.node,
-        HOST_VARIABLE: place.host or "",
+        HOST_VARIABLE: host,
         TOKEN_FILE_VARIABLE: token,
         "SPARK_LOCAL_DIRS": folder,
     }

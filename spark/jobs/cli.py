@@ -22,7 +22,7 @@ except ImportError:
     sys.exit("tally-job: pyarrow is not installed: run pip install 'tallystick[spark]'")
 
 from tallystick.spark.jobs.job import Argument, Call, Job, Kind, OutputUse
-from tallystick.spark.jobs.registry import is_wrong, jobs, page_of, text_of
+from tallystick.spark.jobs.registry import commands, is_wrong, page_of, text_of
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import OutputError, output_at
 from tallystick.spark.places import reaching_runner
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> int:
     args = _parser().parse_args(argv)
-    job = jobs()[args.job]
+    job = commands()[args.job]
     expected = (*_EXPECTED, *job.failures)
     try:
         options = ReadOptions.parse(_options(args))
@@ -84,8 +84,8 @@ def _parser() -> CommandParser:
     parser = CommandParser(prog="tally-job", description="Runs a job on the files of brokers' stores.")
     parser.add_version()
     names = parser.add_subparsers(dest="job", metavar="NAME", required=True)
-    with_page = ", ".join(name for name, job in jobs().items() if job.page is not None)
-    for job in jobs().values():
+    with_page = ", ".join(name for name, job in commands().items() if job.page is not None)
+    for job in commands().values():
         command = names.add_parser(job.name, help=job.help)
         command.add_argument(
             "--path",

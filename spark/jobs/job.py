@@ -108,6 +108,10 @@ class Job:
     """It can be limited to topics, queues, and a range of offsets or times. Other jobs read the whole store."""
     all_members: bool = False
     """It reads each member of a group; other jobs read one, because all have the same log."""
+    followers: bool = False
+    """It reads any follower of a group: a StoreJob has workers beside all of them that are ready."""
+    only_in_cluster: bool = False
+    """`tally-job` does not have it."""
     output: OutputUse = OutputUse.NONE
     output_help: str = "folder or s3://bucket/prefix for the result"
     verdict: Callable[[Summary], str] = damage_verdict

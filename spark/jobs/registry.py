@@ -24,6 +24,11 @@ def jobs() -> dict[str, Job]:
     return by_name
 
 
+def commands() -> dict[str, Job]:
+    """Returns the jobs that `tally-job` has, by name."""
+    return {name: job for name, job in jobs().items() if not job.only_in_cluster}
+
+
 def arguments() -> dict[str, Argument]:
     """Returns the arguments of all jobs that a StoreJob can have, by name."""
     return {name: argument for name, argument in _by_argument(list(jobs().values())).items() if not argument.local}

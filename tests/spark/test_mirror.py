@@ -179,7 +179,7 @@ def test_a_bound_that_the_files_have_is_taken_when_the_broker_does_not_answer(
     root = golden("dledger-n0")
     monkeypatch.setenv(NODE_VARIABLE, "n-0")
     monkeypatch.setattr("tallystick.spark.planning._PATIENCE_S", 0.0)
-    monkeypatch.setattr(placing, "Mirror", None)
+    monkeypatch.setattr(placing, "reached", None)
     gone = Place("n-0", "n", 0, str(root), "host", "http://127.0.0.1:9")
     assert stats.run(options_of(gone), placed(gone))["sources"][0]["bound"] == open_volume(root).bound
 

@@ -68,6 +68,7 @@ def test_the_schema_and_the_operator_require_what_a_job_requires() -> None:
     for message in wanted:
         assert f"self.job != '{message.split()[-1]}' ||" in rules[message]
     assert {job.name for job in JOBS.values() if job.all_members} == operator_spec.READ_ALL_MEMBERS
+    assert {job.name for job in JOBS.values() if job.followers} == operator_spec.READ_FOLLOWERS
     assert {job.name for job in JOBS.values() if job.output is OutputUse.REQUIRED} == operator_spec.OUTPUT_REQUIRED
     assert {
         job.name: tuple(argument.name for argument in job.arguments if argument.required)
@@ -82,7 +83,7 @@ def test_the_document_describes_each_job() -> None:
     section = text.split("## Jobs")[1].split("## In a cluster")[0]
     assert set(re.findall(r"^\*\*(\w+)\*\* ", section, re.MULTILINE)) == set(JOBS)
     (usage,) = re.findall(r"^    tally-job ([\w|]+) --path", text, re.MULTILINE)
-    assert set(usage.split("|")) == set(JOBS)
+    assert set(usage.split("|")) == set(registry.commands())
     for job in JOBS.values():
         for argument in job.arguments:
             assert not argument.flag or argument.flag in text, argument.flag
@@ -96,7 +97,7 @@ def commands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Ar
 
 def test_the_command_has_the_jobs_and_their_arguments() -> None:
     found = dict(commands(cli._parser()))
-    assert set(found) == set(JOBS)
+    assert set(found) == set(registry.commands()) == set(JOBS) - {"program"}
     options = {name: {text for each in found[name]._actions for text in each.option_strings} for name in found}
     shared = set.intersection(*options.values())
     assert shared == {"-h", "--help", "--path", "--master", "--json", "--summary", "--html", "--option"}

@@ -39,6 +39,8 @@ class Ended:
     """From apply to the end of the driver, as the status has it."""
     machines: Mapping[str, str]
     """Where the workers ran, by the BrokerNode whose volume they were beside."""
+    workers: frozenset[str]
+    """The pods of the workers."""
     log: str
 
     @property
@@ -51,8 +53,8 @@ class Ended:
         return dict(self.result.get("figures") or {})
 
     def via(self) -> dict[str, str]:
-        """How each volume was read."""
-        return {each["node"]: each["via"] for each in self.result.get("sources") or ()}
+        """How each volume was read that was read."""
+        return {each["node"]: each["via"] for each in self.result.get("sources") or () if "via" in each}
 
     def condition(self, kind: str) -> Json:
         return next((each for each in self.status.get("conditions") or () if each["type"] == kind), {})
@@ -75,7 +77,13 @@ class Jobs:
         """Applied, and waited for; it has to be done, whatever it found."""
         begin_s = time.monotonic()
         self.apply(name, job, **spec)
+        return self.wait(name, timeout_s, begin_s)
+
+    def wait(self, name: str, timeout_s: float = 240, begin_s: float | None = None) -> Ended:
+        """`begin_s`: when it was applied, if not now."""
+        begin_s = time.monotonic() if begin_s is None else begin_s
         machines: dict[str, str] = {}
+        workers: set[str] = set()
         seconds = 0.0
 
         def look() -> Json:
@@ -83,6 +91,7 @@ class Jobs:
             for pod in self.pods(name):
                 node = pod["metadata"]["labels"].get(_POD)
                 if node and pod["spec"].get("nodeName"):
+                    workers.add(pod["metadata"]["name"])
                     machines[node] = pod["spec"]["nodeName"]
             status = self.api.get("storejobs", self.namespace, name).get("status") or {}
             if status.get("result") and not seconds:
@@ -94,7 +103,7 @@ class Jobs:
         status = wait_for(f"the StoreJob {name} has finished", look, timeout_s, every_s=0.3)
         log = kubectl("logs", f"{name}-driver", "--namespace", self.namespace)
         assert status["phase"] == "Completed", f"{json.dumps(status)}\n{log[-3000:]}"
-        return Ended(name, status, seconds, machines, log)
+        return Ended(name, status, seconds, machines, frozenset(workers), log)
 
     def pods(self, name: str) -> list[Json]:
         return self.api.list("pods", self.namespace, f"tallystick.dev/job={name}")

@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
+from tallystick.operator.core.backup_place import BackupPlace
 from tallystick.operator.core.names import numbers_of
 from tallystick.operator.jobs import manifests
 from tallystick.operator.jobs.names import JobNames, shortened
 from tallystick.operator.jobs.plan import plan, plan_of, text_of
 from tallystick.operator.jobs.sources import Choice, Source
-from tallystick.operator.jobs.spec import Job
+from tallystick.operator.jobs.spec import Job, JobSpecError
 
 Json = dict[str, Any]
 URL = "http://{node}.{namespace}.svc:8080"
-FRAME = manifests.Frame("jobs:1", "low", ({"name": "registry"},), "orders-reader-1")
+FRAME = manifests.Frame("jobs:1", "low", ({"name": "registry"},), "orders-reader-1", "orders")
 
 
 def job(**spec: Any) -> Job:
@@ -27,7 +28,7 @@ def job(**spec: Any) -> Job:
 
 def choice(members: int = 3, shared: bool = False) -> Choice:
     return Choice(
-        tuple(Source(f"orders-0-{n}", "orders-0", n, f"w-orders-0-{n}.nightly-job", "x") for n in range(members)),
+        tuple(Source(f"orders-0-{n}", "orders-0", n, (f"w-orders-0-{n}.nightly-job",), "x") for n in range(members)),
         shared,
     )
 
@@ -125,6 +126,133 @@ def test_a_worker_without_a_volume_is_like_the_others() -> None:
     pod = manifests.worker_pod(wanted, plan(wanted, choice(), 1, URL), "orders-0-1", FRAME, 9, claim=False)
     assert "store" not in volumes(pod) and "/stores/orders-0-1" not in mounts(pod)
     assert pod["spec"]["hostname"] == "w-orders-0-1"
+
+
+def test_the_second_worker_of_a_volume_has_a_name_of_its_own_and_the_same_volume() -> None:
+    wanted = job(executor={"perVolume": 2})
+    source = Source("orders-0-1", "orders-0", 1, ("w-orders-0-1.nightly-job", "w-orders-0-1-2.nightly-job"), "x")
+    found = plan(wanted, Choice((source,)), 1, URL)
+    assert found["sources"][0]["moreHosts"] == ["w-orders-0-1-2.nightly-job"]
+    assert manifests.worker_nodes(found) == [("orders-0-1", 1), ("orders-0-1", 2)]
+    pods = [
+        manifests.worker_pod(wanted, found, *each[:1], FRAME, 9, number=each[1])
+        for each in manifests.worker_nodes(found)
+    ]
+    assert [pod["metadata"]["name"] for pod in pods] == ["nightly-w-orders-0-1", "nightly-w-orders-0-1-2"]
+    assert [pod["spec"]["hostname"] for pod in pods] == ["w-orders-0-1", "w-orders-0-1-2"]
+    assert volumes(pods[0])["store"] == volumes(pods[1])["store"]
+    assert [pod["spec"]["containers"][0]["command"][-2:] for pod in pods] == [
+        ["--node", "orders-0-1"],
+        ["--number", "2"],
+    ]
+
+
+def test_credentials_of_backups_are_files_and_no_account_of_a_deleted_cluster_is_named() -> None:
+    place = BackupPlace(
+        bucket="b", endpoint="http://m:9", region="eu", credentials="keys", key_secret="k", key_name="a.key"
+    )
+    wanted = job(job="stats", groups=[0], source={"destination": {"s3": {"bucket": "b", "credentialsSecret": "keys"}}})
+    found = plan(
+        wanted, Choice((Source("orders-0", "orders-0", 0, ("w-orders-0.nightly-job",), None, "s3://b/x"),)), 1, URL
+    )
+    assert (found["sources"][0]["root"], found["sources"][0]["http"]) == ("backup:s3://b/x", None)
+    frame = replace(FRAME, account="", backups=place)
+    for pod in (
+        manifests.driver_pod(wanted, found, frame, 9),
+        manifests.worker_pod(wanted, found, "orders-0", frame, 9, claim=False),
+    ):
+        assert volumes(pod)["backup-s3"]["secret"]["secretName"] == "keys"
+        assert volumes(pod)["backup-key"]["secret"]["secretName"] == "k"
+        assert mounts(pod)["/etc/tallystick-key"]["readOnly"] is True
+        assert pod["spec"]["securityContext"]["fsGroup"] == 10001
+        assert "serviceAccountName" not in pod["spec"]
+        (container,) = pod["spec"]["containers"]
+        assert {each["name"]: each["value"] for each in container["env"]} == {
+            "HOME": "/tmp",
+            "TALLY_BACKUP_KEY_FILE": "/etc/tallystick-key/a.key",
+            "TALLYSTICK_BACKUP_S3_SETTINGS": "/etc/tallystick-s3",
+            "TALLYSTICK_BACKUP_S3_ENDPOINT": "http://m:9",
+            "TALLYSTICK_BACKUP_S3_REGION": "eu",
+        }
+    (of_cluster, _) = made(job())
+    assert of_cluster["spec"]["serviceAccountName"] == FRAME.account
+
+
+PROGRAM = {
+    "job": "program",
+    "program": {
+        "configMap": {"name": "code", "key": "job.py"},
+        "arguments": ["--day", "x"],
+        "sparkConf": {"spark.sql.shuffle.partitions": "4"},
+        "secretName": "spice",
+    },
+}
+
+
+def test_a_program_is_mounted_where_tasks_are_as_well() -> None:
+    driver, worker = made(job(**PROGRAM))
+    for pod in (driver, worker):
+        assert volumes(pod)["program"]["configMap"] == {"name": "code"}
+        assert mounts(pod)["/etc/tallystick-program"]["readOnly"] is True
+        assert volumes(pod)["program-secret"]["secret"]["secretName"] == "spice"
+        assert mounts(pod)["/etc/tallystick-program-secret"]["readOnly"] is True
+        assert "spice" not in json.dumps(
+            [pod["spec"]["containers"][0].get(name) for name in ("env", "envFrom", "command")]
+        )
+    assert plan(job(**PROGRAM), choice(), 1, URL)["program"] == {
+        "file": "/etc/tallystick-program/job.py",
+        "arguments": ["--day", "x"],
+        "sparkConf": {"spark.sql.shuffle.partitions": "4"},
+    }
+
+
+def test_a_program_of_the_image_is_not_mounted() -> None:
+    driver, _ = made(job(job="program", program={"file": "/opt/job.py"}))
+    assert "program" not in volumes(driver) and "program-secret" not in volumes(driver)
+    found = plan(job(job="program", program={"file": "/opt/job.py"}), choice(), 1, URL)["program"]
+    assert found == {"file": "/opt/job.py", "arguments": [], "sparkConf": {}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"job": "program"}, "spec.program is required for job program, and only for it"),
+        ({"job": "stats", "program": {"file": "/x"}}, "spec.program is required for job program, and only for it"),
+        ({"arguments": {"key": "k"}}, "spec.arguments has no meaning for job program: use spec.program.arguments"),
+        ({"program": {}}, "exactly one of file and configMap"),
+        ({"program": {"file": "/x", "configMap": {"name": "a", "key": "b"}}}, "exactly one of file and configMap"),
+    ],
+)
+def test_programs_that_are_refused(spec: Json, told: str) -> None:
+    with pytest.raises(JobSpecError, match=told):
+        job(**({"job": "program", "program": {"file": "/x"}} | spec) if spec != {"job": "program"} else spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("spark.executor.memory", "is set by the operator: use spec.executor.memory"),
+        ("spark.master", "is set by the operator"),
+        ("spark.authenticate", "is set by the operator"),
+        ("spark.authenticate.secret.file", "is set by the operator"),
+        ("spark.kubernetes.namespace", "is set by the operator"),
+        ("spark.jars.packages", "use an image that has them"),
+        ("spark.hadoop.fs.s3a.secret.key", "looks like a secret"),
+        ("spark.hadoop.fs.s3a.access.key", "looks like a secret"),
+        ("spark.hadoop.x.PASSWORD", "looks like a secret"),
+        ("hive.x", "does not begin with spark."),
+    ],
+)
+def test_settings_that_are_refused_by_name(name: str, told: str) -> None:
+    with pytest.raises(JobSpecError, match=f"spec.program.sparkConf: {name} .*{told}"):
+        job(job="program", program={"file": "/x", "sparkConf": {name: "x"}})
+
+
+@pytest.mark.parametrize(
+    "name", ["spark.sql.shuffle.partitions", "spark.driver.maxResultSize", "spark.masters", "spark.eventLog.enabled"]
+)
+def test_settings_that_are_the_programs(name: str) -> None:
+    assert job(job="program", program={"file": "/x", "sparkConf": {name: "x"}}).spec.program is not None
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tallystick.operator.core.members import Refusal
 from tallystick.operator.jobs.sources import Choice, Scene, choose
-from tallystick.operator.jobs.spec import Job
+from tallystick.operator.jobs.spec import Job, JobSpecError
 
 Json = dict[str, Any]
 
@@ -129,36 +130,138 @@ def test_an_audit_does_not_leave_a_member_out() -> None:
 ONE_POD = claim(modes=("ReadWriteOncePod",))
 
 
-def workers(job: Job, scene: Scene) -> dict[str, tuple[str | None, str | None]]:
+def workers(job: Job, scene: Scene) -> dict[str, tuple[tuple[str, ...], str | None]]:
     found = choose(job, scene)
     assert isinstance(found, Choice)
-    return {source.node[-1]: (source.host, source.claim) for source in found.sources}
+    return {source.node[-1]: (source.hosts, source.claim) for source in found.sources}
 
 
 def test_a_worker_beside_each_volume() -> None:
     assert workers(job(job="audit"), scene()) == {
-        str(n): (f"w-orders-0-{n}.nightly-job", f"data-orders-0-{n}") for n in range(3)
+        str(n): ((f"w-orders-0-{n}.nightly-job",), f"data-orders-0-{n}") for n in range(3)
     }
 
 
 def test_no_more_workers_than_are_asked_for() -> None:
     found = workers(job(job="audit", executor={"instances": 2}), scene())
-    assert [host is not None for host, _ in found.values()] == [True, True, False]
-    assert found["2"] == (None, None)
+    assert [len(hosts) for hosts, _ in found.values()] == [1, 1, 0]
+    assert found["2"] == ((), None)
 
 
 def test_a_volume_that_admits_one_pod_gets_no_worker_and_uses_up_none() -> None:
     found = workers(job(job="audit", executor={"instances": 2}), scene(claims={"data-orders-0-0": ONE_POD}))
-    assert [host is not None for host, _ in found.values()] == [False, True, True]
+    assert [len(hosts) for hosts, _ in found.values()] == [0, 1, 1]
 
 
 def test_a_run_needs_at_least_one_worker() -> None:
     found = workers(job(job="audit"), scene(claims={f"data-orders-0-{n}": ONE_POD for n in range(3)}))
-    assert found["0"] == ("w-orders-0-0.nightly-job", None)
-    assert found["1"] == found["2"] == (None, None)
+    assert found["0"] == (("w-orders-0-0.nightly-job",), None)
+    assert found["1"] == found["2"] == ((), None)
+
+
+def test_several_workers_beside_each_volume_that_several_pods_can_mount() -> None:
+    spec = {"executor": {"instances": 2, "perVolume": 3}}
+    found = workers(job(job="audit", **spec), scene(claims={"data-orders-0-0": ONE_POD}))
+    hosts = [f"w-orders-0-1{suffix}.nightly-job" for suffix in ("", "-2", "-3")]
+    assert found["1"] == (tuple(hosts), "data-orders-0-1") and len(found["2"][0]) == 3 and found["0"] == ((), None)
+
+
+PROGRAM = {"job": "program", "program": {"file": "/opt/job.py"}}
+
+
+def test_a_program_reads_all_ready_followers() -> None:
+    assert workers(job(**PROGRAM), scene()).keys() == {"1", "2"}, "the leader is spared"
+    lagging = scene(nodes={"orders-0-1": node(0, 1, "CatchingUp")})
+    assert workers(job(**PROGRAM), lagging).keys() == {"2"}
+    alone = scene(nodes={f"orders-0-{n}": node(0, n, "CatchingUp") for n in (1, 2)})
+    assert workers(job(**PROGRAM), alone).keys() == {"0"}
+
+
+@pytest.mark.parametrize(
+    ("config_map", "told"),
+    [
+        (None, "ConfigMap 'a' of the program does not exist"),
+        ({"data": {"other.py": ""}}, "ConfigMap 'a' has no key 'job.py'"),
+        ({}, "ConfigMap 'a' has no key 'job.py'"),
+        ({"data": {"job.py": ""}}, None),
+        ({"binaryData": {"job.py": ""}}, None),
+    ],
+)
+def test_a_program_that_is_not_there_is_waited_for(config_map: Json | None, told: str | None) -> None:
+    spec = {"job": "program", "program": {"configMap": {"name": "a", "key": "job.py"}}}
+    found = choose(job(**spec), replace(scene(), program=config_map))
+    assert found == Refusal("ProgramMissing", told) if told else isinstance(found, Choice)
 
 
 @pytest.mark.parametrize(("modes", "shared"), [(("ReadWriteOnce",), False), (("ReadWriteOnce", "ReadWriteMany"), True)])
 def test_an_output_that_can_be_mounted_everywhere_is_shared(modes: tuple[str, ...], shared: bool) -> None:
     found = choose(job(**TO_CLAIM), scene(output=claim(modes=modes)))
     assert isinstance(found, Choice) and found.shared is shared
+
+
+# -- backups -----------------------------------------------------------------------------------------------------------
+
+S3 = {"s3": {"bucket": "b", "prefix": "p", "credentialsSecret": "keys"}}
+
+
+def backup(
+    phase: str = "Completed", cluster: str = "orders", groups: tuple[int, ...] = (0, 1), **metadata: Any
+) -> Json:
+    rows = [{"group": n, "address": f"s3://b/p/orders/orders-{n}/20261126T000000Z-0{n}"} for n in groups]
+    spec = {"clusterName": cluster, "destination": S3, "encryption": {"keySecret": {"name": "key"}}}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": phase, "groups": rows}}
+
+
+def of_backup(**spec: Any) -> Job:
+    return job(**({"source": {"backupName": "nightly"}} | spec))
+
+
+def addresses(job: Job, scene: Scene) -> dict[str, tuple[str, int]]:
+    found = choose(job, scene)
+    assert isinstance(found, Choice), found
+    assert all(source.claim is None for source in found.sources)
+    return {source.node: (source.address, len(source.hosts)) for source in found.sources}
+
+
+def test_a_backup_is_read_also_if_its_cluster_is_gone() -> None:
+    without = replace(scene(), cluster=None, nodes={}, claims={}, backup=backup())
+    assert addresses(of_backup(), without) == {
+        "orders-0": ("s3://b/p/orders/orders-0/20261126T000000Z-00", 1),
+        "orders-1": ("s3://b/p/orders/orders-1/20261126T000000Z-01", 1),
+    }
+    assert addresses(of_backup(groups=[1], executor={"perVolume": 2}), without)["orders-1"][1] == 2
+    assert [hosts for _, hosts in addresses(of_backup(executor={"instances": 1}), without).values()] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (None, "BackupMissing"),
+        (backup(deletionTimestamp="x"), "BackupMissing"),
+        (backup("Running"), "BackupNotCompleted"),
+        (backup("Failed"), "BackupNotCompleted"),
+        (backup(cluster="other"), "BackupMissing"),
+        (backup(groups=(0,)), "GroupNotFound"),
+    ],
+)
+def test_a_backup_that_cannot_be_read_is_waited_for(body: Json | None, reason: str) -> None:
+    assert refused(of_backup(groups=[0, 1]), replace(scene(), backup=body)) == reason
+
+
+def test_the_newest_backups_of_a_destination() -> None:
+    found = addresses(job(groups=[0, 2], source={"destination": S3}), replace(scene(), cluster=None))
+    assert found == {f"orders-{n}": (f"s3://b/p/orders/orders-{n}/latest", 1) for n in (0, 2)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({"job": "audit"}, "job audit compares queues and index, which a backup does not have"),
+        ({"job": "rebuild"}, "job rebuild compares queues and index"),
+        ({"source": {"destination": S3}}, "spec.groups is required with spec.source.destination"),
+        ({"source": {}}, "spec.source.destination: set either persistentVolumeClaim or s3"),
+    ],
+)
+def test_sources_that_are_refused(spec: Json, told: str) -> None:
+    with pytest.raises(JobSpecError, match=told):
+        of_backup(**spec)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ports import free_ports
+from cluster_lab import PATIENCE_S, Cluster, place
 from store_server import serving
 
 from tallystick.spark.volume import open_volume
@@ -23,96 +19,6 @@ pytest.importorskip("pyspark", reason="needs the group `spark`")
 pytestmark = pytest.mark.spark
 
 Golden = Callable[[str], Path]
-PATIENCE_S = 180.0
-"""For steps that take ten seconds on an idle machine."""
-
-
-class Cluster:
-    """Processes of one run. `places`: what the plan has for each source."""
-
-    def __init__(self, folder: Path, places: list[dict[str, Any]], job: str = "audit", **more: Any) -> None:
-        self.folder = folder
-        self.ports = free_ports(3)
-        self.plan = folder / "plan.json"
-        plan = {
-            "version": 1,
-            "job": job,
-            "name": "test-run",
-            "attempt": 1,
-            "arguments": {},
-            "driver": {"host": "127.0.0.1", "memoryMiB": 512},
-            "executor": {"cores": 1, "memoryMiB": 512},
-            "executorsWaitSeconds": 120,
-            "sources": places,
-            "output": None,
-        }
-        self.plan.write_text(json.dumps(plan | more))
-        (folder / "secret").write_text("a secret of this test")
-        self.processes: list[subprocess.Popen[bytes]] = []
-
-    def start(self, role: str, *arguments: str) -> subprocess.Popen[bytes]:
-        common = [
-            f"--plan={self.plan}",
-            f"--secret={self.folder / 'secret'}",
-            f"--ports={','.join(map(str, self.ports))}",
-        ]
-        command = [sys.executable, "-m", "tallystick.spark.cluster.main", role, *arguments, *common]
-        with (self.folder / f"{role}{len(self.processes)}.log").open("wb") as log:
-            self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
-        return self.processes[-1]
-
-    def worker(self, node: str) -> subprocess.Popen[bytes]:
-        return self.start("worker", f"--node={node}")
-
-    def driver(self) -> subprocess.Popen[bytes]:
-        return self.start("driver", f"--result={self.folder / 'result'}")
-
-    @property
-    def result(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "result").read_text())
-        return found
-
-    def progress(self) -> dict[str, Any] | None:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[2]}/progress", timeout=5) as answer:
-                found: dict[str, Any] = json.loads(answer.read())
-                return found
-        except OSError:
-            return None
-
-    def told(self) -> str:
-        return "\n".join(path.read_text() for path in sorted(self.folder.glob("*.log")))
-
-    def end(self) -> None:
-        for process in self.processes:
-            if process.poll() is None:
-                process.terminate()
-        for process in self.processes:
-            process.wait(30)
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    made: list[Cluster] = []
-
-    def make(places: list[dict[str, Any]], **more: Any) -> Cluster:
-        made.append(Cluster(tmp_path, places, **more))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.end()
-
-
-def place(number: int, root: Path, http: str = "http://127.0.0.1:9", *, host: bool = True) -> dict[str, Any]:
-    return {
-        "node": f"c-0-{number}",
-        "group": "c-0",
-        "member": number,
-        "root": str(root),
-        "host": f"127.0.0.{number + 2}" if host else None,
-        "http": http,
-    }
 
 
 def test_each_volume_is_read_by_its_own_worker_and_over_http_without_one(

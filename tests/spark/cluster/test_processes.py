@@ -98,15 +98,19 @@ def test_a_worker_is_restarted_only_during_the_run() -> None:
 
 def test_a_worker_knows_its_place() -> None:
     plan = parsed()
-    place = place_of(plan, "c-0-1")
-    environment = worker_environment(place, "the secret", "/token", "/tmp/x")
+    place, host = place_of(plan, "c-0-1")
+    environment = worker_environment(place, host, "the secret", "/token", "/tmp/x")
     assert environment["TALLYSTICK_NODE"] == "c-0-1" and environment["SPARK_LOCAL_HOSTNAME"] == place.host
     assert environment["_SPARK_AUTH_SECRET"] == "the secret"
     for node in ("c-0-2", "c-9-9"):
         with pytest.raises(PlanError, match=f"no node '{node}' with a host"):
             place_of(plan, node)
-    numbers = {executor_number(plan, f"c-0-{member}", time_s) for member in range(3) for time_s in (1795325116, 10**10)}
-    assert len(numbers) == 6 and max(numbers) < 2**31, "another one each, and Spark reads 31 bits"
+    with pytest.raises(PlanError, match="no node 'c-0-1' with a host 2"):
+        place_of(plan, "c-0-1", 2)
+    plan = parsed(("sources.1.moreHosts", ["second", "third"]))
+    assert [place_of(plan, "c-0-1", number)[1] for number in (1, 2, 3)] == [host, "second", "third"]
+    numbers = {executor_number(plan, each, time_s) for each in plan.hosts for time_s in (1795325116, 10**10)}
+    assert len(numbers) == 2 * len(plan.hosts) and max(numbers) < 2**31, "another one each, and Spark reads 31 bits"
 
 
 # -- progress ----------------------------------------------------------------------------------------------------------
