@@ -121,8 +121,7 @@ def _add_own(command: argparse.ArgumentParser, job: Job) -> None:
             f"--{option}", dest=f"read_{option}", metavar="X", help=f"option `{option}` of the data source"
         )
     if job.output is not OutputUse.NONE:
-        needed = job.output is OutputUse.REQUIRED
-        command.add_argument("--out", required=needed, metavar="PLACE", help=job.output_help)
+        command.add_argument("--out", metavar="PLACE", help=job.output_help)
     for argument in job.arguments:
         more: dict[str, Any] = {"help": argument.help, "metavar": argument.metavar}
         if argument.kind is Kind.NUMBER:
