@@ -9,19 +9,24 @@ reported as damage. So no message is read twice or silently left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from tallystick.spark.presence import Segments
+from tallystick.spark.presence import Segments, told_queues
 from tallystick.spark.volume import LogFile, Logs, Queue, Volume, ends_of_queues, fullest_queues
+from tallystick.store._kernel import QueueEnd
 from tallystick.store.formats.log_walk import StepKind, step_at
-from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE
+from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE, UNIT
 from tallystick.store.formats.segment_files import SegmentFiles
 
 SPLIT_BYTES = 128 << 20
 _MOST_SPLITS_A_TASK = 4096
+_FETCHED_BYTES = 16 << 20
+"""Boundaries in a store elsewhere are searched in the fullest queues with so many bytes of units together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,15 @@ class Split:
     @property
     def bytes(self) -> int:
         return self.end - self.begin
+
+
+def files_of(splits: Iterable[Split]) -> dict[str, tuple[int, int]]:
+    """Returns the files of splits, with their bytes and how many of them are settled: see `places.reached`."""
+    files: dict[str, tuple[int, int]] = {}
+    for split in sorted(splits, key=lambda each: each.end):  # nothing behind the last one is settled
+        if not split.missing:
+            files[split.path] = split.file_end - split.file_start, split.end - split.file_start
+    return files
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +131,7 @@ class Boundaries:
         self._logs = self._stack.enter_context(Logs(root))
         self._root = root
         self._fullest_queues = fullest
-        self._queues: list[SegmentFiles] | None = None
+        self._queues: list[Callable[[int], int]] | None = None
 
     def __enter__(self) -> Boundaries:
         return self
@@ -128,7 +142,7 @@ class Boundaries:
     def behind(self, pos: int, limit: int, entry_header_bytes: int) -> int | None:
         """Returns a position in [pos, limit), near `pos`, where a record (or its entry) begins; None: no queue has
         one."""
-        for record in sorted({_first_unit(queue, pos + entry_header_bytes) for queue in self._fullest()} - {-1}):
+        for record in sorted({first_unit(pos + entry_header_bytes) for first_unit in self._fullest()} - {-1}):
             boundary = record - entry_header_bytes
             for log, header in self._logs.parts:
                 if boundary >= limit or header != entry_header_bytes or log.start_of(boundary) is None:
@@ -137,12 +151,46 @@ class Boundaries:
                     return boundary
         return None
 
-    def _fullest(self) -> Sequence[SegmentFiles]:
+    def _fullest(self) -> Sequence[Callable[[int], int]]:
+        """Returns for each of the fullest queues a function from a position to that of the first record behind it."""
         if self._queues is None:
-            fullest = self._fullest_queues or fullest_queues(ends_of_queues(self._root)[0])
-            folders = (self._root / "consumequeue" / topic / str(queue) for topic, queue in fullest)
-            self._queues = [self._stack.enter_context(Segments(folder)) for folder in folders]
+            told = told_queues()
+            if told is not None:
+                self._queues = [
+                    partial(_fetched_unit, self._files(*key), units) for key, units in few_queues(told.ends)
+                ]
+            else:
+                fullest = self._fullest_queues or fullest_queues(ends_of_queues(self._root)[0])
+                self._queues = [partial(_first_unit, self._files(*key)) for key in fullest]
         return self._queues
+
+    def _files(self, topic: str, queue: int) -> Segments:
+        return self._stack.enter_context(Segments(self._root / "consumequeue" / topic / str(queue)))
+
+
+def few_queues(ends: Iterable[QueueEnd]) -> Iterator[tuple[Queue, range]]:
+    """Yields the fullest queues and their units: only as many as are worth fetching, at least one. Pure."""
+    known = {(each.topic, each.queue): range(each.first, each.end) for each in ends}
+    left = _FETCHED_BYTES
+    for key in fullest_queues(ends):
+        yield key, known[key]
+        left -= len(known[key]) * UNIT.size
+        if left <= 0:
+            return
+
+
+def _fetched_unit(files: Segments, units: range, pos: int) -> int:
+    """Like `_first_unit`, for a queue elsewhere: it fetches the blocks that a binary search looks at."""
+
+    def position(number: int) -> int:
+        data = files.read(number * UNIT.size, UNIT.size)
+        return -1 if data is None else int(UNIT.unpack(data)[0])
+
+    number = bisect_left(units, pos, key=position)
+    if number == len(units):
+        return -1
+    data = files.read(units[number] * UNIT.size, UNIT.size)
+    return -1 if data is None or UNIT.unpack(data)[1] == BLANK_UNIT_SIZE else position(units[number])
 
 
 def _first_unit(files: SegmentFiles, pos: int) -> int:

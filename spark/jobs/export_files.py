@@ -53,6 +53,10 @@ class GatherTask:
     def source(self) -> str:
         return self.split.source
 
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        return (self.split,)
+
 
 @dataclass(frozen=True)
 class Gathered:
@@ -95,6 +99,8 @@ class Target:
 class MergeTask:
     source: str
     targets: tuple[Target, ...]
+    splits: tuple[Split, ...] = ()
+    """It reads no file of the store."""
 
 
 @dataclass(frozen=True, slots=True)
