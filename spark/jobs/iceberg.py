@@ -78,7 +78,7 @@ class Exported:
 
 
 def catalog_at(name: str | None, properties: Mapping[str, str]) -> Catalog:
-    """Opens a catalog with pyiceberg's own configuration (`.pyiceberg.yaml`, PYICEBERG_CATALOG__NAME__URI) and these
+    """Opens a catalog with pyiceberg's own configuration (`.pyiceberg.yaml`, environment variables) and these
     properties. `name`: None is pyiceberg's default catalog. ExportError."""
     with _reported(f"the catalog {name or 'default'}"):
         return load_catalog(name, **{"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO", **properties})
