@@ -256,5 +256,6 @@ JOB = Job(
     arguments=ARGUMENTS,
     reads_a_part=True,
     output=OutputUse.REQUIRED,
+    needs_session=lambda arguments: arguments["table"] is not None and arguments["format"] == PARQUET,
     failures=(ExportError,),
 )
