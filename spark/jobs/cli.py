@@ -157,8 +157,9 @@ def _options(args: argparse.Namespace) -> dict[str, str]:
 def _master(args: argparse.Namespace, job: Job, options: ReadOptions) -> str | None:
     """Returns the master: the given one, that of spark-submit (None), or `none` for small stores, which this process
     reads before Java has started. VolumeError, StoreClientError, OSError: a store cannot be opened."""
-    if args.master is not None or _SUBMITTED in os.environ:
-        return args.master
+    given: str | None = args.master
+    if given is not None or _SUBMITTED in os.environ:
+        return given
     if job.needs_session(_arguments(args, job)):
         return _LOCAL
     size = 0
