@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tallystick.spark.access import Access
-from tallystick.spark.store_client import RemoteStore
+from tallystick.spark.store_client import RemoteQueues, RemoteStore
 from tallystick.spark.volume import VolumeError
 from tallystick.store.formats.segment_files import segment_name, segment_start
 
@@ -71,7 +71,12 @@ class BackupStore:
             closed=True,
             files=tuple(files) if under in (None, folder) else (),
             group=manifest.broker,
+            tells_queues=True,
         )
+
+    def queues(self, below: int) -> RemoteQueues:
+        """Returns no queue: a backup has none."""
+        return RemoteQueues()
 
     def read(self, path: str, begin: int, end: int) -> Iterator[bytes]:
         """Yields bytes [begin, end) of a file of the log, in pieces. Bytes that the backup does not have are zeros."""

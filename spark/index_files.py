@@ -13,12 +13,13 @@ from tallystick.store.formats.queue_format import INDEX_HEADER, IndexGeometry, I
 
 
 @contextmanager
-def mapped_index(path: Path) -> Iterator[ReadMap | None]:
-    """Maps a file. None: it does not exist, or is being created and has no header yet."""
+def mapped_index(path: Path, needed: int = 1 << 62) -> Iterator[ReadMap | None]:
+    """Maps a file. Its first `needed` bytes are fetched if it is elsewhere. None: it does not exist, or is being
+    created and has no header yet."""
     with ExitStack() as stack:
         data = None
         try:
-            bring(path)
+            bring(path, 0, needed)
             size = path.stat().st_size
         except FileNotFoundError:
             pass

@@ -5,6 +5,9 @@ If a process does not run where the store is, it gets a temporary folder with th
 volumes also reads the mirror, and only the blocks that it reads cross the network. Zeros are not written: an index of
 400 MB with a few entries takes a few blocks. The folder is removed when the task ends.
 
+A ConsumeQueue has its full length from creation, mostly zeros, and there can be ten thousands of them. So the broker
+tells where each of them ends: no reader fetches all queues to find out, and no zeros behind the end.
+
 The mirror has no part of the log behind the committed position, because the broker does not serve it. A task that
 reads a few files of the log names them (`files`); then no listing is requested.
 """
@@ -19,7 +22,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from tallystick.spark.store_client import RemoteStore
+from tallystick.spark.store_client import RemoteQueues, RemoteStore
+from tallystick.store._kernel import QueueEnd
+from tallystick.store.formats.queue_format import UNIT
 from tallystick.store.formats.segment_files import is_of_log, segment_start
 
 BLOCK_BYTES = 64 << 10
@@ -36,6 +41,10 @@ class Remote(Protocol):
         """Returns the present state of the store. `under`: lists the files below this folder instead of the log's."""
         ...
 
+    def queues(self, below: int) -> RemoteQueues:
+        """Returns where the ConsumeQueues end; only if `store` says that it tells."""
+        ...
+
     def read(self, path: str, begin: int, end: int) -> Iterator[bytes]:
         """Yields bytes [begin, end) of a file, end > begin, in pieces. FileNotFoundError: the file does not exist."""
         ...
@@ -47,7 +56,8 @@ class Mirror:
     """A `presence.Bringer`, and a context manager: `root` and `committed` exist within it. It closes `remote`.
 
     `files`: paths of the files that the mirror has, with their bytes and how many of them can be read; None: it has all
-    files of the store. `most_derived_bytes`: without ConsumeQueues, or index, if their files have more bytes than this.
+    files of the store. `most_derived_bytes`: 0: without ConsumeQueues and index. Otherwise without those that have more
+    bytes than this, if the broker does not tell where queues end, because they are then fetched as a whole.
     It raises what `remote` raises; OSError.
     """
 
@@ -67,6 +77,9 @@ class Mirror:
         """The bound that the remote side gave; None: it was not asked."""
         self._readable: dict[Path, int] = {}
         self._held: dict[Path, set[int]] = {}
+        self._tells = False
+        self._queues: RemoteQueues | None = None
+        self._ends: dict[str, QueueEnd] = {}
         self.fetched_bytes = 0
 
     def __enter__(self) -> Mirror:
@@ -91,7 +104,7 @@ class Mirror:
         derived = [each for folder in _DERIVED for each in self._derived(folder)]
         store = self._client.store()  # last, so that its bound is behind everything that the queues name
         (self.root / store.log_folder).mkdir(parents=True)
-        self.committed = store.committed
+        self.committed, self._tells = store.committed, store.tells_queues
         for path, length in [*self._log_files(store), *derived]:
             start = _log_start(path)
             self._make_file(path, length, length if start is None else max(0, min(length, store.committed - start)))
@@ -102,8 +115,9 @@ class Mirror:
         most = self._most_derived_bytes
         if most == 0:
             return ()
-        files = self._client.store(folder).files
-        return files if most is None or sum(length for _, length in files) <= most else ()
+        store = self._client.store(folder)
+        fits = most is None or store.tells_queues or sum(length for _, length in store.files) <= most
+        return store.files if fits else ()
 
     def _make_file(self, path: str, length: int, readable: int) -> None:
         file = self.root / path
@@ -117,10 +131,25 @@ class Mirror:
         older = () if store.log_folder == "commitlog" else self._client.store("commitlog").files
         return [*older, *store.files]
 
+    def queues(self) -> RemoteQueues | None:
+        if self._queues is None and self._tells and self.committed is not None:
+            self._queues = self._client.queues(self.committed)
+            self._ends = {f"{each.topic}/{each.queue}": each for each in self._queues.ends if each.regular}
+        return self._queues
+
+    def _written(self, path: Path, readable: int) -> int:
+        """Bytes of a file that need to be fetched: behind the last unit of a ConsumeQueue are only zeros."""
+        name = path.relative_to(self.root).as_posix()
+        if not name.startswith("consumequeue/") or self.queues() is None:
+            return readable
+        end = self._ends.get(name.removeprefix("consumequeue/").rpartition("/")[0])
+        return readable if end is None else max(0, min(readable, end.end * UNIT.size - (segment_start(path.name) or 0)))
+
     def bring(self, path: Path, begin: int, end: int) -> None:
         readable = self._readable.get(path)
         if readable is None:
             return  # not a file of the store
+        readable = self._written(path, readable)
         end = min(end, readable)
         held = self._held.setdefault(path, set())
         for first, last in _runs(begin // BLOCK_BYTES, -(-end // BLOCK_BYTES), held):

@@ -29,6 +29,7 @@ from tallystick.spark.job_stores import BACKUP, HTTP, LOCAL, mounted_volume, sto
 from tallystick.spark.mirror import Mirror, Remote
 from tallystick.spark.presence import bringing
 from tallystick.spark.runner import Runner
+from tallystick.spark.splits import Split, files_of
 from tallystick.spark.store_client import StoreClient, StoreClientError
 from tallystick.spark.volume import Source, Volume, open_volume
 
@@ -243,7 +244,10 @@ def reaching_runner(runner: Runner, sources: Sequence[Source]) -> Runner:
 
 
 class ReachingRunner:
-    """A `Runner` for items whose stores need not be in folders: each task reaches the store of its item."""
+    """A `Runner` for items whose stores need not be in folders: each task reaches the store of its item.
+
+    An item that is a `Split`, or has `splits`, reads only their files.
+    """
 
     def __init__(self, runner: Runner, sources: Iterable[Source]) -> None:
         self._runner = runner
@@ -261,7 +265,8 @@ class ReachingRunner:
 
 def _at_its_store(pair: tuple[Any, Source], function: Callable[[Any], Any]) -> Any:
     item, source = pair
-    with reached(source) as store:
+    splits = (item,) if isinstance(item, Split) else getattr(item, "splits", None)
+    with reached(source, None if splits is None else files_of(splits)) as store:
         return store.from_here(function(store.to_here(item)))
 
 

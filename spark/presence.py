@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol
 
+from tallystick.spark.store_client import RemoteQueues
 from tallystick.store._kernel import QueueFile
 from tallystick.store.formats.mapped import ReadMap
 from tallystick.store.formats.segment_files import Bring, SegmentFiles
@@ -34,6 +35,10 @@ class Bringer(Protocol):
         """Releases these bytes. They must be brought again before they are read again."""
         ...
 
+    def queues(self) -> RemoteQueues | None:
+        """Returns where the ConsumeQueues end, as the store's broker tells; None: it does not tell."""
+        ...
+
 
 _bringer: ContextVar[Bringer | None] = ContextVar("bringer", default=None)
 
@@ -52,6 +57,11 @@ def bring(path: Path | str, begin: int = 0, end: int = 1 << 62) -> None:
     """Fetches bytes [begin, end) of a file, before they are read. FileNotFoundError, OSError: see `Bringer`."""
     if (by := _bringer.get()) is not None:
         by.bring(Path(path), begin, end)
+
+
+def told_queues() -> RemoteQueues | None:
+    """Returns where the ConsumeQueues end, if the store is elsewhere and its broker tells. It saves to fetch them."""
+    return None if (by := _bringer.get()) is None else by.queues()
 
 
 def bring_folder(folder: Path) -> None:
@@ -76,11 +86,12 @@ def release(path: Path | str, begin: int, end: int) -> None:
 
 
 class Segments(SegmentFiles):
-    """Segments whose bytes are fetched before they are read: the read part, or a whole mapped file."""
+    """Segments whose bytes are fetched before they are read: the read part, or a mapped file."""
 
-    def buffer(self, start: int) -> ReadMap:
+    def buffer(self, start: int, needed: int = 1 << 62) -> ReadMap:
+        """Maps a file. Its first `needed` bytes are fetched; the others are zeros if it is elsewhere."""
         if start in self.starts:
-            bring(self.path(start))
+            bring(self.path(start), 0, needed)
         return super().buffer(start)
 
     def units(self, start: int) -> closing[QueueFile]:

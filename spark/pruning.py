@@ -19,13 +19,14 @@ and each interval counts as `CLOCK_SLACK_MS` longer at both ends.
 from __future__ import annotations
 
 import mmap
+import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from tallystick.spark.index_files import geometry_of, mapped_index
-from tallystick.spark.presence import Segments
+from tallystick.spark.presence import Segments, bring, told_queues
 from tallystick.spark.scan import Int64Range, Wanted
 from tallystick.spark.splits import Boundaries
 from tallystick.spark.volume import LogFile, Logs, Volume
@@ -44,7 +45,6 @@ from tallystick.store.formats.queue_format import (
     IndexHeader,
     units_written,
 )
-from tallystick.store.formats.segment_files import SegmentFiles
 from tallystick.store.verify.queues import queue_folders
 
 Range = tuple[int, int]
@@ -236,13 +236,16 @@ class _Pruner:
         if known is None:
             return None
         ranges: list[Range] = [(min(known, self._volume.bound), self._volume.bound)]
+        told = told_queues()
+        ends = {} if told is None else {(each.topic, each.queue): each.end for each in told.ends}
         left = _MOST_UNITS
         codes = None if wanted.tags is None else {string_hash(tag.encode()) for tag in wanted.tags}
-        for topic, _, folder in folders:
+        for topic, queue, folder in folders:
             with Segments(folder) as files:
                 if files.gaps or files.strange or not files.starts:
                     return None
-                units = _Units(files, wanted.queue_offsets, None if topic == SCHEDULE_TOPIC else codes)
+                own_codes = None if topic == SCHEDULE_TOPIC else codes
+                units = _Units(files, wanted.queue_offsets, own_codes, ends.get((topic, queue)))
                 if units.begins_late(self._volume.begin):
                     return None
                 left -= units.count
@@ -267,7 +270,8 @@ class _Pruner:
     def _by_key(self, keys: Sequence[str], topics: Sequence[str] | None) -> list[Range] | None:
         folder = self._root / "index"
         paths = sorted(folder.iterdir()) if folder.is_dir() else []
-        geometry = geometry_of(paths) if paths else None
+        told = told_queues()
+        geometry = geometry_of(paths) if told is None or told.index is None else IndexGeometry(*told.index)
         if geometry is None:
             return None
         names = topics if topics is not None else sorted({topic for topic, _, _ in queue_folders(self._root)})
@@ -278,7 +282,7 @@ class _Pruner:
         end = self._volume.begin
         ranges: list[Range] = []
         for path in paths:
-            with mapped_index(path) as data:
+            with mapped_index(path, INDEX_HEADER.size) as data:
                 if data is None or len(data) != geometry.file_bytes:
                     return None
                 data.madvise(mmap.MADV_RANDOM)  # otherwise each look reads megabytes around it from the disk
@@ -288,7 +292,7 @@ class _Pruner:
                 if header.begin_pos > end:
                     ranges.append((end, header.begin_pos))  # no file knows what is there
                 end = max(end, header.end_pos)
-                if (found := _positions(data, geometry, hashes)) is None:
+                if (found := _positions(path, data, geometry, hashes)) is None:
                     return None
                 places |= found
         ranges.append((end, self._volume.bound))
@@ -316,12 +320,18 @@ class _Pruner:
 
 
 class _Units:
-    """The units of a queue, as (position, size): those in a range of queue offsets, with one of these tags codes."""
+    """The units of a queue, as (position, size): those in a range of queue offsets, with one of these tags codes.
 
-    def __init__(self, files: SegmentFiles, offsets: Int64Range | None, codes: Collection[int] | None) -> None:
+    `end`: the queue offset behind the last one, if it is known.
+    """
+
+    def __init__(
+        self, files: Segments, offsets: Int64Range | None, codes: Collection[int] | None, end: int | None
+    ) -> None:
         self._files = files
         self._codes = codes
-        first, end = files.first // UNIT.size, files.end // UNIT.size
+        first, most = files.first // UNIT.size, files.end // UNIT.size
+        end = most if end is None else min(end, most)
         self._low = first if offsets is None else max(first, offsets[0])
         self._high = end if offsets is None else min(end, offsets[1] + 1)
 
@@ -330,11 +340,12 @@ class _Units:
         with the last older unit."""
         if not self._files.starts or self._files.first == 0:
             return False
-        pos, size, _ = UNIT.unpack_from(self._file(self._files.first), 0)
+        data = self._files.read(self._files.first, UNIT.size)
+        pos, size, _ = UNIT.unpack(data or bytes(UNIT.size))
         return bool(size != BLANK_UNIT_SIZE and pos >= begin)
 
-    def _file(self, start: int) -> ReadMap:
-        data = self._files.buffer(start)
+    def _file(self, start: int, needed: int) -> ReadMap:
+        data = self._files.buffer(start, needed)
         if self.count < _FEW_UNITS:
             data.madvise(mmap.MADV_RANDOM)  # otherwise each look reads the whole file from the disk
         return data
@@ -350,7 +361,7 @@ class _Units:
             low = max(self._low - first, 0)
             if self._high <= first or low * UNIT.size >= self._files.segment_bytes:
                 continue
-            data = self._file(start)
+            data = self._file(start, (self._high - first) * UNIT.size)
             high = min(self._high - first, units_written(data))
             for number in range(low, high):
                 pos, size, code = UNIT.unpack_from(data, number * UNIT.size)
@@ -358,17 +369,22 @@ class _Units:
                     yield pos, size
 
 
-def _positions(data: ReadMap, geometry: IndexGeometry, hashes: Iterable[int]) -> set[int] | None:
+def _positions(path: Path, data: ReadMap, geometry: IndexGeometry, hashes: Iterable[int]) -> set[int] | None:
     """Returns the positions of the entries with one of these hashes; None: a chain is damaged or too long."""
     found: set[int] = set()
+
+    def unpacked(kind: struct.Struct, at: int) -> tuple[int, ...]:
+        bring(path, at, at + kind.size)
+        return kind.unpack_from(data, at)
+
     for wanted in hashes:
-        (number,) = INDEX_SLOT.unpack_from(data, geometry.slot_at(wanted % geometry.slots))
+        (number,) = unpacked(INDEX_SLOT, geometry.slot_at(wanted % geometry.slots))
         for _ in range(_MOST_CHAIN):
             if number == 0:
                 break
             if not 0 < number < geometry.entries:
                 return None
-            entry = IndexEntry(*INDEX_ENTRY.unpack_from(data, geometry.entry_at(number)))
+            entry = IndexEntry(*unpacked(INDEX_ENTRY, geometry.entry_at(number)))
             if entry.key_hash == wanted:
                 found.add(entry.pos)
             if entry.previous >= number:

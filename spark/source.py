@@ -34,7 +34,7 @@ from tallystick.spark.presence import release
 from tallystick.spark.pruning import pruned
 from tallystick.spark.reads import SessionReads, Stages, counting
 from tallystick.spark.scan import Damage, SplitScan, Wanted
-from tallystick.spark.splits import Split, Task, splits_of, tasks_of
+from tallystick.spark.splits import Split, Task, files_of, splits_of, tasks_of
 from tallystick.spark.versions import PUSHDOWN_SETTING, arrow_schema, is_remote_session, pushes_filters
 from tallystick.spark.volume import Source
 
@@ -180,12 +180,8 @@ def read_partition(
         for split in partition.task.splits:
             yield from _read_split(split, options, wanted, schema)
         return
-    files: dict[str, tuple[int, int]] = {}
-    for split in sorted(partition.task.splits, key=lambda each: each.end):  # nothing behind the last one is settled
-        if not split.missing:
-            files[split.path] = split.file_end - split.file_start, split.end - split.file_start
     records = scanned = 0
-    with reached(partition.of, files) as store:
+    with reached(partition.of, files_of(partition.task.splits)) as store:
         for split in partition.task.splits:
             here = store.to_here(split)
             scan = yield from _read_split(here, options, wanted, schema, store.from_here)

@@ -9,19 +9,26 @@ reported as damage. So no message is read twice or silently left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from tallystick.spark.presence import Segments
+from tallystick.spark.presence import Segments, told_queues
 from tallystick.spark.volume import LogFile, Logs, Queue, Volume, ends_of_queues, fullest_queues
+from tallystick.store._kernel import QueueEnds
 from tallystick.store.formats.log_walk import StepKind, step_at
-from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE
+from tallystick.store.formats.queue_format import BLANK_UNIT_SIZE, UNIT
 from tallystick.store.formats.segment_files import SegmentFiles
 
 SPLIT_BYTES = 128 << 20
 _MOST_SPLITS_A_TASK = 4096
+_FETCHED_BYTES = 16 << 20
+"""Boundaries in a store elsewhere are searched in the fullest queues with so many bytes of units together."""
+_TRIED = 8
+"""Units that are tried for a boundary: one can be damaged, or name a record of another file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,15 @@ class Split:
     @property
     def bytes(self) -> int:
         return self.end - self.begin
+
+
+def files_of(splits: Iterable[Split]) -> dict[str, tuple[int, int]]:
+    """Returns the files of splits, with their bytes and how many of them are settled: see `places.reached`."""
+    files: dict[str, tuple[int, int]] = {}
+    for split in sorted(splits, key=lambda each: each.end):  # nothing behind the last one is settled
+        if not split.missing:
+            files[split.path] = split.file_end - split.file_start, split.end - split.file_start
+    return files
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +133,7 @@ class Boundaries:
         self._logs = self._stack.enter_context(Logs(root))
         self._root = root
         self._fullest_queues = fullest
-        self._queues: list[SegmentFiles] | None = None
+        self._queues: list[Callable[[int], Sequence[int]]] | None = None
 
     def __enter__(self) -> Boundaries:
         return self
@@ -128,7 +144,8 @@ class Boundaries:
     def behind(self, pos: int, limit: int, entry_header_bytes: int) -> int | None:
         """Returns a position in [pos, limit), near `pos`, where a record (or its entry) begins; None: no queue has
         one."""
-        for record in sorted({_first_unit(queue, pos + entry_header_bytes) for queue in self._fullest()} - {-1}):
+        near = pos + entry_header_bytes
+        for record in sorted({record for records_behind in self._fullest() for record in records_behind(near)}):
             boundary = record - entry_header_bytes
             for log, header in self._logs.parts:
                 if boundary >= limit or header != entry_header_bytes or log.start_of(boundary) is None:
@@ -137,20 +154,79 @@ class Boundaries:
                     return boundary
         return None
 
-    def _fullest(self) -> Sequence[SegmentFiles]:
+    def _fullest(self) -> Sequence[Callable[[int], Sequence[int]]]:
+        """Returns functions from a position to those of some records at or behind it, for the fullest queues."""
         if self._queues is None:
-            fullest = self._fullest_queues or fullest_queues(ends_of_queues(self._root))
-            folders = (self._root / "consumequeue" / topic / str(queue) for topic, queue in fullest)
-            self._queues = [self._stack.enter_context(Segments(folder)) for folder in folders]
+            if told_queues() is None:
+                fullest = self._fullest_queues or fullest_queues(ends_of_queues(self._root))
+                self._queues = [partial(_first_unit, self._files(*key)) for key in fullest]
+            else:
+                self._queues = self._fetched(ends_of_queues(self._root))
         return self._queues
 
+    def _fetched(self, ends: QueueEnds) -> list[Callable[[int], Sequence[int]]]:
+        """The same for a store elsewhere: small queues are fetched, and a large one is searched block by block."""
+        positions: list[int] = []
+        found: list[Callable[[int], Sequence[int]]] = [partial(_next_of, positions)]
+        for key, units in few_queues(ends):
+            files = self._files(*key)
+            if len(units) * UNIT.size > _FETCHED_BYTES:
+                found.append(partial(_searched_unit, files, units))
+            else:
+                positions += _positions(files, units)
+        positions.sort()
+        return found
 
-def _first_unit(files: SegmentFiles, pos: int) -> int:
-    """Returns the position of the first record at or behind `pos` in the queue; -1: it has no such record."""
+    def _files(self, topic: str, queue: int) -> Segments:
+        return self._stack.enter_context(Segments(self._root / "consumequeue" / topic / str(queue)))
+
+
+def few_queues(ends: QueueEnds) -> Iterator[tuple[Queue, range]]:
+    """Yields the fullest queues and their units: only as many as are worth fetching, at least one. Pure."""
+    known = {(each.topic, each.queue): range(each.first, each.end) for each in ends}
+    left = _FETCHED_BYTES
+    for key in fullest_queues(ends):
+        yield key, known[key]
+        left -= len(known[key]) * UNIT.size
+        if left <= 0:
+            return
+
+
+def _positions(files: Segments, units: range) -> Iterator[int]:
+    """Yields the positions of the records that these units of a queue name."""
+    for start in files.starts:
+        end = min(files.segment_bytes, units.stop * UNIT.size - start)
+        if end > 0:
+            data = files.buffer(start, end)
+            named = UNIT.iter_unpack(data[: end - end % UNIT.size])
+            yield from (pos for pos, size, _ in named if size != BLANK_UNIT_SIZE)
+
+
+def _next_of(positions: Sequence[int], pos: int) -> Sequence[int]:
+    number = bisect_left(positions, pos)
+    return positions[number : number + _TRIED]
+
+
+def _searched_unit(files: Segments, units: range, pos: int) -> Sequence[int]:
+    """Like `_first_unit`, for a queue elsewhere: it fetches the blocks that a binary search looks at."""
+
+    def unit(number: int) -> tuple[int, int]:
+        data = files.read(number * UNIT.size, UNIT.size)
+        return (-1, BLANK_UNIT_SIZE) if data is None else UNIT.unpack(data)[:2]
+
+    number = bisect_left(units, pos, key=lambda each: unit(each)[0])
+    if number == len(units):
+        return ()
+    found, size = unit(units[number])
+    return () if size == BLANK_UNIT_SIZE else (found,)
+
+
+def _first_unit(files: SegmentFiles, pos: int) -> Sequence[int]:
+    """Returns the position of the first record at or behind `pos` in the queue, if it has one."""
     for start in files.starts:
         with files.units(start) as units:
             number = units.first_at(pos)
             if number < units.written:
                 found, size, _ = units.unit(number)
-                return -1 if size == BLANK_UNIT_SIZE else found
-    return -1
+                return () if size == BLANK_UNIT_SIZE else (found,)
+    return ()

@@ -2,6 +2,7 @@
 
     with StoreClient("http://broker:8080") as client:
         store = client.store()
+        queues = client.queues(store.committed)
         for piece in client.read("commitlog/00000000000000000000", 0, 4096): ...
 
 The client uses one connection. It repeats a request for a while if there is no complete answer, or an answer 5xx (a
@@ -23,6 +24,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from tallystick.spark.access import NO_ACCESS, Access
+from tallystick.store._kernel import QueueEnd
 
 TIMEOUT_S = 30.0
 LEAST_BYTES = 64 << 10
@@ -49,7 +51,8 @@ class StoreClientError(Exception):
 class RemoteStore:
     """The answer to `GET /store`. `files`: (path in the store, bytes) of the requested files.
 
-    `group`: the broker's name; `member`: its name in a group, None: it is alone.
+    `group`: the broker's name; `member`: its name in a group, None: it is alone. `tells_queues`: see `queues`; brokers
+    of earlier versions do not.
     """
 
     log_folder: str
@@ -59,6 +62,7 @@ class RemoteStore:
     files: tuple[tuple[str, int], ...]
     group: str | None = None
     member: str | None = None
+    tells_queues: bool = False
 
     @classmethod
     def parse(cls, answer: Any) -> RemoteStore:
@@ -72,9 +76,43 @@ class RemoteStore:
                 files=tuple((_inside(str(each["path"])), int(each["bytes"])) for each in answer["files"]),
                 group=str(answer["group"]) if answer.get("group") else None,
                 member=None if answer.get("member") is None else f"{answer.get('group')}-n{answer['member']}",
+                tells_queues=answer.get("tellsQueues") is True,
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not an answer of GET /store: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteQueues:
+    """The answer to `GET /store/queues`: what a reader would find in the ConsumeQueues with `_kernel.queue_ends`.
+
+    `index`: slots and entries of the index files; None: it is not known.
+    """
+
+    ends: tuple[QueueEnd, ...] = ()
+    named_end: int = -1
+    index: tuple[int, int] | None = None
+
+    @classmethod
+    def parse(cls, answer: Any) -> RemoteQueues:
+        """Parses an answer. ValueError: it is not an answer to GET /store/queues."""
+        try:
+            index = answer["index"]
+            return cls(
+                ends=tuple(_queue_end(*each) for each in answer["queues"]),
+                named_end=int(answer["namedEnd"]),
+                index=(int(index["slots"]), int(index["entries"])),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"not an answer of GET /store/queues: {error!r}") from error
+
+
+def _queue_end(topic: str, queue: int, *numbers: int) -> QueueEnd:
+    first, end, segment_bytes, pos, size, regular = map(int, numbers)
+    if "/" in _inside(topic):
+        raise ValueError(f"{topic!r} is not a topic")
+    # The kernel's tuples are made from one tuple.
+    return QueueEnd((topic, int(queue), first, end, segment_bytes, pos, size, bool(regular)))  # type: ignore[call-arg,arg-type]
 
 
 def _inside(path: str) -> str:
@@ -112,6 +150,15 @@ class StoreClient:
         data = b"".join(self._asked(path, {}, (200,)))
         try:
             return RemoteStore.parse(json.loads(data))
+        except ValueError as error:
+            raise StoreClientError(self._address, f"{path}: {error}", 200) from error
+
+    def queues(self, below: int) -> RemoteQueues:
+        """Returns where the ConsumeQueues end, and the last record before the position `below` that each names."""
+        path = f"/store/queues?below={below}"
+        data = b"".join(self._asked(path, {}, (200,)))
+        try:
+            return RemoteQueues.parse(json.loads(data))
         except ValueError as error:
             raise StoreClientError(self._address, f"{path}: {error}", 200) from error
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tallystick.spark.access import NO_ACCESS, Access
-from tallystick.spark.presence import Segments, bring_folder
+from tallystick.spark.presence import Segments, bring_folder, told_queues
 from tallystick.store import _kernel
 from tallystick.store._kernel import QueueEnds
 from tallystick.store.formats.ledger_format import ENTRY_HEADER_BYTES
@@ -273,7 +273,9 @@ class Logs:
 
 
 def ends_of_queues(root: Path, below: int = (1 << 63) - 1) -> QueueEnds:
-    """`_kernel.queue_ends` of a store, after its queues are fetched. OSError."""
+    """`_kernel.queue_ends` of a store. Of one elsewhere, its broker tells them, or its queues are fetched. OSError."""
+    if (told := told_queues()) is not None:
+        return QueueEnds.told(root / "consumequeue", told.ends, told.named_end)
     folder = root / "consumequeue"
     bring_folder(folder)
     return _kernel.queue_ends(folder, below)

@@ -870,6 +870,10 @@ class QueueEnds:
         """
 
     @staticmethod
+    def told(folder: str | PathLike[str], ends: Sequence[QueueEnd], named_end: int) -> QueueEnds:
+        """What another process found in the same queues; only the lengths of files are those in `folder`. OSError."""
+
+    @staticmethod
     def _unpacked(bytes: bytes) -> QueueEnds:
         """For pickle."""
 

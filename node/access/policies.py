@@ -39,8 +39,8 @@ class Action(enum.Enum):
     PUB = "Pub"
     SUB = "Sub"
     RESEND = "Resend"
-    """Sending a message again that a consumer could not process. No policy names it: `PUB` of an account permits it, and
-    `Sub` of a policy, as in RocketMQ 4.8 and 5.5."""
+    """Sending a message again that a consumer could not process. No policy names it: `PUB` of an account permits it,
+    and `Sub` of a policy, as in RocketMQ 4.8 and 5.5."""
     CREATE = "Create"
     UPDATE = "Update"
     DELETE = "Delete"

@@ -2,6 +2,7 @@
 
     GET /store                      whose store it is, the bounds of the log, its committed position, its files
     GET /store?under=F              the files in folder F instead
+    GET /store/queues?below=N       where each ConsumeQueue ends, and the last record before N that it names
     GET /store/files/{path}         a file; with `Range: bytes=a-b`, `a-` or `-n` a part of it
 
 `store_files.py` decides which files there are. Nothing of the log at or behind the committed position is sent: a range
@@ -31,6 +32,7 @@ from aiohttp import web
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.json_api import ApiError, failed
 from tallystick.node.http.store_files import NotServedError, StoreFile, StoreFolder, file_of
+from tallystick.store import _kernel
 from tallystick.store.engine.abort import was_aborted
 from tallystick.store.engine.message_store import MessageStore
 from tallystick.store.limited_log import LimitedLog
@@ -42,6 +44,7 @@ MOST_WAITING = 64
 PIECE_BYTES = 256 << 10
 STALLED_S = 30.0
 """A reader that accepts nothing for so long is dropped."""
+_POSITION = re.compile(r"[0-9]{1,18}")
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 T = TypeVar("T")
 
@@ -61,6 +64,7 @@ class StoreFilesApi:
 
     def add_to(self, app: web.Application) -> None:
         app.router.add_get(PATH, self._answering(self._show), allow_head=False)
+        app.router.add_get(PATH + "/queues", self._answering(self._show_queues), allow_head=False)
         app.router.add_get(PATH + "/files/{path:.+}", self._answering(self._send), allow_head=False)
         app.on_shutdown.append(self._stop)
 
@@ -108,6 +112,16 @@ class StoreFilesApi:
             text = await self._on_thread(_store_json, store, under, begin, committed, owner)
         except OSError as error:
             raise ApiError(503, f"the store's files cannot be listed: {error}") from error
+        return web.Response(text=text, content_type="application/json")
+
+    async def _show_queues(self, store: MessageStore, request: web.Request) -> web.StreamResponse:
+        below = request.query.get("below", "")
+        if _POSITION.fullmatch(below) is None:
+            raise ApiError(400, f"below must be a position in the log, not {below!r:.100}")
+        try:
+            text = await self._on_thread(_queues_json, store, min(int(below), store.readable_end))
+        except OSError as error:
+            raise ApiError(503, f"the store's queues cannot be read: {error}") from error
         return web.Response(text=text, content_type="application/json")
 
     async def _send(self, store: MessageStore, request: web.Request) -> web.StreamResponse:
@@ -170,9 +184,17 @@ def _store_json(store: MessageStore, under: str, begin: int, committed: int, own
         "committed": committed,
         "segmentBytes": store.settings.mappedFileSizeCommitLog,
         "closed": not was_aborted(store.root),
+        "tellsQueues": True,
         "files": [{"path": path, "bytes": length} for path, length in files],
     }
     return json.dumps(answer)
+
+
+def _queues_json(store: MessageStore, below: int) -> str:
+    """Reads a page of each queue, so that a reader need not fetch the queues to plan."""
+    ends = _kernel.queue_ends(store.root / "consumequeue", below)
+    index = {"slots": store.settings.maxHashSlotNum, "entries": store.settings.maxIndexNum}
+    return json.dumps({"namedEnd": ends.named_end, "index": index, "queues": [list(each) for each in ends]})
 
 
 def _asked(header: str | None, file: StoreFile, length: int, committed: int) -> tuple[int, int, bool]:

@@ -25,7 +25,7 @@ from tallystick.spark.jobs.job import Argument, Call, Job, Kind, OutputUse
 from tallystick.spark.jobs.registry import commands, is_wrong, page_of, text_of
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import OutputError, output_at
-from tallystick.spark.places import reaching_runner
+from tallystick.spark.places import opened, reaching_runner
 from tallystick.spark.runner import Runner, inline, on_spark
 from tallystick.spark.store_client import StoreClientError
 from tallystick.spark.volume import VolumeError
@@ -37,6 +37,9 @@ _EXPECTED: tuple[type[Exception], ...] = (
 )
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """spark-submit sets it for the Python program that it starts."""
+_LOCAL = "local[2]"
+_SMALL_BYTES = 1 << 30
+"""Of the logs of all stores. One process reads them in a few seconds; it takes Spark that long to start."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +53,7 @@ def _main(argv: Sequence[str] | None) -> int:
     expected = (*_EXPECTED, *job.failures)
     try:
         options = ReadOptions.parse(_options(args))
-        with _runner(args.master) as runner:
+        with _runner(_master(args, job, options)) as runner:
             reaching = reaching_runner(runner, options.sources(members=job.all_members))
             summary = job.summary_of(_call(args, job, options, reaching))
         if args.html is not None:
@@ -66,8 +69,11 @@ def _main(argv: Sequence[str] | None) -> int:
 
 def _call(args: argparse.Namespace, job: Job, options: ReadOptions, runner: Runner) -> Call:
     out = getattr(args, "out", None)
-    given = {argument.name: _value(argument, getattr(args, _dest(argument))) for argument in job.arguments}
-    return Call(options, runner, None if out is None else output_at(out), given)
+    return Call(options, runner, None if out is None else output_at(out), _arguments(args, job))
+
+
+def _arguments(args: argparse.Namespace, job: Job) -> dict[str, Any]:
+    return {argument.name: _value(argument, getattr(args, _dest(argument))) for argument in job.arguments}
 
 
 def _value(argument: Argument, given: Any) -> Any:
@@ -96,7 +102,8 @@ def _parser() -> CommandParser:
         )
         command.add_argument(
             "--master",
-            help="Spark master; `none`: run in this process without Spark (local[2], or that of spark-submit)",
+            help="Spark master; `none`: run in this process without Spark "
+            "(that of spark-submit; else `none` if the stores have at most 1 GiB, and local[2] if they have more)",
         )
         command.add_argument("--json", action="store_true", help="print the summary as JSON")
         command.add_argument("--summary", type=Path, metavar="FILE", help="write the summary to this file, as JSON")
@@ -121,8 +128,7 @@ def _add_own(command: argparse.ArgumentParser, job: Job) -> None:
             f"--{option}", dest=f"read_{option}", metavar="X", help=f"option `{option}` of the data source"
         )
     if job.output is not OutputUse.NONE:
-        needed = job.output is OutputUse.REQUIRED
-        command.add_argument("--out", required=needed, metavar="PLACE", help=job.output_help)
+        command.add_argument("--out", metavar="PLACE", help=job.output_help)
     for argument in job.arguments:
         more: dict[str, Any] = {"help": argument.help, "metavar": argument.metavar}
         if argument.kind is Kind.NUMBER:
@@ -148,6 +154,21 @@ def _options(args: argparse.Namespace) -> dict[str, str]:
     return options
 
 
+def _master(args: argparse.Namespace, job: Job, options: ReadOptions) -> str | None:
+    """Returns the master: the given one, that of spark-submit (None), or `none` for small stores, which this process
+    reads before Java has started. VolumeError, StoreClientError, OSError: a store cannot be opened."""
+    given: str | None = args.master
+    if given is not None or _SUBMITTED in os.environ:
+        return given
+    if job.needs_session(_arguments(args, job)):
+        return _LOCAL
+    size = 0
+    for source in options.sources(members=job.all_members):
+        with opened(source, with_queues=False) as volume:
+            size += volume.bytes
+    return "none" if size <= _SMALL_BYTES else _LOCAL
+
+
 @contextmanager
 def _runner(master: str | None) -> Iterator[Runner]:
     if master == "none":
@@ -158,7 +179,7 @@ def _runner(master: str | None) -> Iterator[Runner]:
     builder = SparkSession.builder.appName("tally-job").config("spark.ui.showConsoleProgress", "false")
     if _SUBMITTED not in os.environ:  # otherwise spark-submit has chosen all of this
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        builder = builder.config("spark.ui.enabled", "false").master(master or "local[2]")
+        builder = builder.config("spark.ui.enabled", "false").master(master or _LOCAL)
     elif master is not None:
         builder = builder.master(master)
     spark = builder.getOrCreate()

@@ -24,29 +24,23 @@ that another member can still provide them. Times are store times, and days are 
 from __future__ import annotations
 
 import secrets
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import pyarrow.compute as pc
-
 from tallystick.spark.jobs.export_book import BOOKS, Book, ExportError, file_name, place_of
-from tallystick.spark.jobs.export_files import Form, Gathered, GatherTask, Group, gather, merge, targets_of, tasks_of
+from tallystick.spark.jobs.export_files import Form, Gathered, Group, merge, targets_of, tasks_of
+from tallystick.spark.jobs.export_reading import read_new
 from tallystick.spark.jobs.export_table import create_table
 from tallystick.spark.jobs.job import Argument, Call, Job, Kind, OutputUse, Summary
 from tallystick.spark.jobs.report import bytes_text, counted, table_text
 from tallystick.spark.options import OptionError, ReadOptions
-from tallystick.spark.outputs import Output, writing
-from tallystick.spark.planning import Planned, plan_sources
-from tallystick.spark.runner import Runner, inline, interleaved
-from tallystick.spark.scan import Damage, SplitScan, Wanted
-from tallystick.spark.splits import Split
+from tallystick.spark.outputs import Output
+from tallystick.spark.runner import Runner, inline
 
 FILE_MIB = 128
-CARRIED_BYTES = 16 << 20
-"""Approximate bytes of the log for the file of one task, if the driver has to hold its result."""
+PARQUET, ICEBERG = "parquet", "iceberg"
 _GATHERED = f"{BOOKS}/gathered"
 """Folder of the files between the two steps. When a run begins, its content is left over from killed runs."""
 _SMALL, _MERGED = 8, 4
@@ -86,28 +80,20 @@ def run(options: ReadOptions, runner: Runner, output: Output | None, ways: Ways 
     """Brings the output up to date. OptionError: no output is given; VolumeError, OSError, OutputError; ExportError:
     its books are unreadable, name another filter, or changed in the meantime."""
     if output is None:
-        raise OptionError("out", "an export needs a place for its files")
+        raise OptionError("out", "an export to Parquet files needs a place for them")
     bodies = "decompressed" if ways.decompressed else "stored"
     books = {each.source: Book.load(output, each.source, options.wanted, bodies) for each in options.sources()}
     _clear(output, books)
-    if not output.shared:
-        options = replace(options, split_bytes=min(options.split_bytes, CARRIED_BYTES))
-    planned = plan_sources(options, runner, {source: book.ranges for source, book in books.items()})
     form = Form(ways.decompressed, options.max_content_bytes)
     token = secrets.token_hex(8)
-    gathered = _gathered(planned, runner, output, options.wanted, form, token)
-    # What was lost behind the bound is reported and not recorded: the broker can write new messages there.
-    lost = [split for each in planned for split in each.splits if split.begin >= each.volume.bound]
-    damage = [damage for each in gathered for damage in each.damage]
-    damage += [found for each in runner(damage_of, lost) for found in each]
+    exported = {source: book.ranges for source, book in books.items()}
+    reading = read_new(options, runner, output, form, exported, _GATHERED, token)
     files, replaced = 0, 0
     for source, book in books.items():
-        own = [each for each in gathered if each.split.source == source]
+        own = reading.of(source)
         small = small_files(book.valid(output.names()), output.sizes(), ways) if ways.compact else []
         written = _merged(source, token, own, small, runner, output, form, ways)
-        done = [each.split for each in own if not each.expired and not each.split.missing]
-        ranges = [(split.begin, split.end) for split in done]
-        book.add(output, token, ranges, written, [each.name for each in small])
+        book.add(output, token, reading.ranges(source), written, [each.name for each in small])
         for name in [*(each.name for each in own if each.name), *(each.name for each in small)]:
             output.remove(name)
         files, replaced = files + len(written), replaced + len(small)
@@ -116,13 +102,10 @@ def run(options: ReadOptions, runner: Runner, output: Output | None, ways: Ways 
     return {
         "job": "export",
         "out": output.place,
-        "sources": [_source_summary(each, books[each.volume.source], gathered) for each in planned],
-        "added_rows": sum(each.rows for each in gathered),
+        "added_rows": sum(each.rows for each in reading.gathered),
         "added_files": files,
         "replaced_files": replaced,
-        "without_content": sum(each.unread for each in gathered),
-        "damaged": sum(each.damaged for each in gathered) + len(lost),
-        "damage": [str(each) for each in damage],
+        **reading.summary({source: book.ranges for source, book in books.items()}),
     }
 
 
@@ -134,17 +117,6 @@ def _clear(output: Output, books: Mapping[str, Book]) -> None:
         left = [name for name in names if name.startswith(f"{_GATHERED}/{file_name(source)}-")]
         for name in [*left, *book.invalid(names)]:
             output.remove(name)
-
-
-def _gathered(
-    planned: Sequence[Planned], runner: Runner, output: Output, wanted: Wanted, form: Form, token: str
-) -> list[Gathered]:
-    splits = [split for each in planned for split in each.splits if split.begin < each.volume.bound]
-    splits = interleaved(splits, lambda split: split.source)
-    if not output.shared:
-        splits = [piece for pieces in runner(cut, splits) for piece in pieces]
-    items = [GatherTask(split, f"{_GATHERED}/{file_name(split.source)}-{token}-{split.begin:020d}") for split in splits]
-    return list(writing(output, runner, partial(gather, wanted=wanted, form=form), items))
 
 
 def _merged(
@@ -183,41 +155,6 @@ def small_files(names: Iterable[str], sizes: Mapping[str, int], ways: Ways) -> l
     ]
 
 
-def _source_summary(planned: Planned, book: Book, gathered: Sequence[Gathered]) -> dict[str, Any]:
-    volume = planned.volume
-    own = [each for each in gathered if each.split.source == volume.source]
-    return {
-        "source": volume.source,
-        "begin": volume.begin,
-        "bound": volume.bound,
-        "ranges": book.ranges,
-        "records": sum(each.records for each in own),
-        "added_rows": sum(each.rows for each in own),
-        "added_bytes": sum(each.split.bytes for each in own),
-    }
-
-
-def cut(split: Split) -> list[Split]:
-    """Splits a split into pieces of about `CARRIED_BYTES` at the ends of records, if no queue had a boundary."""
-    if split.bytes <= 2 * CARRIED_BYTES:
-        return [split]
-    pieces = []
-    for batch in SplitScan(split, ["physical_offset", "size"]):
-        ends = pc.add(batch.column(0), batch.column(1)).to_pylist()
-        while (number := bisect_left(ends, split.begin + CARRIED_BYTES)) < len(ends) and ends[number] < split.end:
-            pieces.append(replace(split, end=ends[number]))
-            split = replace(split, begin=ends[number])
-    return [*pieces, split]
-
-
-def damage_of(split: Split) -> list[Damage]:
-    """Returns the damage of a split whose messages are not exported."""
-    scan = SplitScan(split, [], Wanted(topics=()))
-    for _ in scan:
-        pass
-    return scan.damage
-
-
 # -- the report --------------------------------------------------------------------------------------------------------
 
 
@@ -230,6 +167,10 @@ def _export_text(summary: Summary) -> str:
     head = f"{rows_text} in {files_text} added to {summary['out']}"
     if summary["replaced_files"]:
         head += f"; {counted(summary['replaced_files'], 'small file')} merged"
+    if summary.get("removed_files"):
+        head += f"; {counted(summary['removed_files'], 'file')} of a killed run removed"
+    if summary.get("left_files"):
+        head += f"; left, because their table is gone: {', '.join(summary['left_files'])}"
     if summary["without_content"]:
         head += f"; {counted(summary['without_content'], 'body')} could not be decompressed"
     return "\n".join([head, "", table_text(("source", "rows", "of log", "ranges now"), rows), *summary["damage"]])
@@ -241,10 +182,54 @@ def _figures(summary: Summary) -> dict[str, int]:
 
 
 def _run(call: Call) -> dict[str, Any]:
-    return run(call.options, call.runner, call.output, Ways.parse(call.arguments))
+    ways = Ways.parse(call.arguments)
+    form = call.arguments.get("format", PARQUET)
+    if form == ICEBERG:
+        return _run_iceberg(call, ways)
+    if form != PARQUET:
+        raise OptionError("format", f"must be {PARQUET} or {ICEBERG}, not {form!r}")
+    if call.arguments.get("catalog") or call.arguments.get("catalogSet"):
+        raise OptionError("catalog", f"needs the format {ICEBERG}")
+    return run(call.options, call.runner, call.output, ways)
+
+
+def _run_iceberg(call: Call, ways: Ways) -> dict[str, Any]:
+    try:
+        from tallystick.spark.jobs import export_iceberg
+    except ImportError as error:
+        raise OptionError("format", f"{ICEBERG} needs pip install 'tallystick[iceberg]': {error}") from error
+    if call.output is not None:
+        raise OptionError("out", f"the format {ICEBERG} has none: the catalog knows where a table is")
+    if ways.table is None:
+        raise OptionError("table", f"is required by the format {ICEBERG}: NAMESPACE.TABLE, or NAMESPACE.{{topic}}")
+    if ways.compact:
+        raise OptionError("compact", "is not for Iceberg tables: use the procedure rewrite_data_files of an engine")
+    catalog = call.arguments.get("catalog"), call.arguments.get("catalogSet") or {}
+    return export_iceberg.run(
+        call.options, call.runner, ways.table, catalog, decompressed=ways.decompressed, file_bytes=ways.file_bytes
+    )
 
 
 ARGUMENTS = (
+    Argument(
+        "format",
+        "parquet, or iceberg: adds to tables of a catalog",
+        "--format",
+        metavar="NAME",
+        default=PARQUET,
+        local=True,
+    ),
+    Argument(
+        "catalog", "catalog of Iceberg tables, in pyiceberg's configuration", "--catalog", metavar="NAME", local=True
+    ),
+    Argument(
+        "catalogSet",
+        "a property of the catalog, such as uri; can be repeated",
+        "--catalog-set",
+        kind=Kind.TABLE,
+        metavar="KEY=VALUE",
+        local=True,
+    ),
     Argument(
         "fileMib", f"bytes of the log for one file, in MiB ({FILE_MIB})", "--file-mib", Kind.NUMBER, "N", FILE_MIB
     ),
@@ -253,7 +238,11 @@ ARGUMENTS = (
     ),
     Argument("bodies", "stored, or decompressed: the column content", "--bodies", metavar="FORM", default="stored"),
     Argument(
-        "table", "create this table of Spark's catalog, and add new partitions", "--table", metavar="NAME", local=True
+        "table",
+        "the Iceberg table, or NAMESPACE.{topic}; with Parquet files: a table of Spark's catalog to create",
+        "--table",
+        metavar="NAME",
+        local=True,
     ),
 )
 
@@ -267,5 +256,6 @@ JOB = Job(
     arguments=ARGUMENTS,
     reads_a_part=True,
     output=OutputUse.REQUIRED,
+    needs_session=lambda arguments: arguments["table"] is not None and arguments["format"] == PARQUET,
     failures=(ExportError,),
 )

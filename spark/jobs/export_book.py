@@ -44,7 +44,7 @@ class Book:
 
     @classmethod
     def load(cls, output: Output, source: str, wanted: Wanted, bodies: str) -> Book:
-        book = cls(source, _filter_of(wanted, bodies))
+        book = cls(source, filter_of(wanted, bodies))
         book._read(output)
         return book
 
@@ -131,7 +131,8 @@ def file_name(source: str) -> str:
     return quote(source, safe="").replace("~", "%7E")
 
 
-def _filter_of(wanted: Wanted, bodies: str) -> Mapping[str, Any]:
+def filter_of(wanted: Wanted, bodies: str) -> Mapping[str, Any]:
+    """Returns what a book records of a filter and of the form of the bodies, as a JSON object."""
     named = {name: getattr(wanted, name) for name in ("topics", "queues", "queue_offsets", "store_times_ms", "keys")}
     chosen = {name: list(value) for name, value in named.items() if value is not None}
     return chosen if bodies == "stored" else chosen | {"bodies": bodies}

@@ -53,6 +53,10 @@ class GatherTask:
     def source(self) -> str:
         return self.split.source
 
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        return (self.split,)
+
 
 @dataclass(frozen=True)
 class Gathered:
@@ -74,10 +78,17 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Target:
-    """A Parquet file, and the groups that become its rows."""
+    """A Parquet file, and the groups that become its rows.
+
+    For a file of a table: `columns` are the table's, which include the topic, and `without` has the ranges of the log
+    whose messages the table has already; all groups are of one topic and source. `columns` None: the file is in a
+    folder by topic and day.
+    """
 
     name: str
     groups: tuple[Group, ...]
+    columns: pa.Schema | None = None
+    without: tuple[tuple[int, int], ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -88,6 +99,8 @@ class Target:
 class MergeTask:
     source: str
     targets: tuple[Target, ...]
+    splits: tuple[Split, ...] = ()
+    """It reads no file of the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +116,7 @@ class Form:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of a file; topic and day are in its path."""
+        """The columns of a file in a folder; topic and day are in its path."""
         fields = list(schema_of(name for name in self.columns if name != "topic"))
         times = [pa.field("born_time", TIME), pa.field("store_time", TIME)]
         body = pa.field("body", pa.binary(), nullable=self.decompressed)
@@ -146,7 +159,7 @@ def _sections(scan: SplitScan) -> Iterator[pa.Table]:
 
 def _grouped(section: pa.Table, form: Form) -> Iterator[tuple[str, str, int, pa.RecordBatch]]:
     """Yields topic, day, bytes and rows of each group of a section."""
-    day = pc.cast(pc.floor(pc.divide(pc.cast(section["store_timestamp_ms"], pa.float64()), DAY_MS)), pa.int64())
+    day = days_of(section["store_timestamp_ms"])
     size = pc.cast(section["size"], pa.int64())
     if form.decompressed:
         size = pc.add(size, pc.fill_null(pc.cast(pc.binary_length(section["content"]), pa.int64()), 0))
@@ -161,6 +174,13 @@ def _grouped(section: pa.Table, form: Form) -> Iterator[tuple[str, str, int, pa.
         (batch,) = rows.slice(begin, group["size_count"]).to_batches()
         yield group["topic"], day_name(group["day"]), group["size_sum"], batch
         begin += group["size_count"]
+
+
+def days_of(times_ms: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns the number of days since 1970-01-01 of any 64-bit time."""
+    days = pc.divide(times_ms, DAY_MS)  # towards zero
+    begins_later = pc.greater(pc.multiply(days, DAY_MS), times_ms)
+    return pc.subtract(days, pc.cast(begins_later, pa.int64()))
 
 
 def _formed(section: pa.Table, form: Form) -> pa.Table:
@@ -213,9 +233,9 @@ def tasks_of(source: str, targets: Sequence[Target], file_bytes: int) -> list[Me
     return [MergeTask(source, tuple(each)) for each in tasks]
 
 
-def merge(task: MergeTask, output: Output, form: Form) -> int:
-    """Writes Parquet files, each sorted by queue and offset. Returns the number of rows. The files of an earlier
-    attempt of the task have the same names."""
+def merge(task: MergeTask, output: Output, form: Form) -> list[str]:
+    """Writes Parquet files, each sorted by queue and offset. Returns the names of those that have rows; the others are
+    not written. The files of an earlier attempt of the task have the same names."""
     with ExitStack() as stack:
         readers: dict[str, pa.ipc.RecordBatchFileReader] = {}
 
@@ -227,13 +247,31 @@ def merge(task: MergeTask, output: Output, form: Form) -> int:
                 readers[group.name] = pa.ipc.open_file(stack.enter_context(output.opened(group.name)))
             return pa.Table.from_batches([readers[group.name].get_batch(group.batch)])
 
-        return sum(
-            _written(target, pa.concat_tables([rows_of(group) for group in target.groups]), output)
-            for target in task.targets
-        )
+        written = []
+        for target in task.targets:
+            rows = _new_rows(pa.concat_tables([rows_of(group) for group in target.groups]), target)
+            if rows.num_rows:
+                _write(target, rows if target.columns is None else _in_table(rows, target, target.columns), output)
+                written.append(target.name)
+        return written
 
 
-def _written(target: Target, rows: pa.Table, output: Output) -> int:
+def _new_rows(rows: pa.Table, target: Target) -> pa.Table:
+    """Returns the rows that are not in the ranges of `without`."""
+    position = rows["physical_offset"]
+    for begin, end in target.without:
+        outside = pc.or_(pc.less(position, begin), pc.greater_equal(position, end))
+        rows, position = rows.filter(outside), position.filter(outside)
+    return rows
+
+
+def _in_table(rows: pa.Table, target: Target, columns: pa.Schema) -> pa.Table:
+    topic = pa.repeat(pa.scalar(target.groups[0].topic, pa.string()), rows.num_rows)
+    rows = rows.append_column("topic", topic)
+    return pa.table([rows[field.name].cast(field.type) for field in columns], schema=columns)
+
+
+def _write(target: Target, rows: pa.Table, output: Output) -> None:
     order = [("queue_id", "ascending"), ("queue_offset", "ascending"), ("physical_offset", "ascending")]
     rows = rows.sort_by(order)
     sorting = parquet.SortingColumn.from_ordering(rows.schema, order)
@@ -243,7 +281,6 @@ def _written(target: Target, rows: pa.Table, output: Output) -> int:
         parquet.ParquetWriter(file, rows.schema, compression="zstd", sorting_columns=sorting) as writer,
     ):
         writer.write_table(rows, row_group_size=most)
-    return int(rows.num_rows)
 
 
 def _completed(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -117,6 +117,8 @@ class Job:
     verdict: Callable[[Summary], str] = damage_verdict
     findings: Callable[[Summary], Sequence[str]] = damage_listed
     page: Callable[[Summary], str] | None = None
+    needs_session: Callable[[Mapping[str, Any]], bool] = lambda arguments: False
+    """Whether a run with these arguments needs a session of Spark, however small the stores are."""
     failures: tuple[type[Exception], ...] = ()
     """Its own exceptions whose cause is outside the job."""
 

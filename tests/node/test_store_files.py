@@ -123,6 +123,7 @@ async def test_a_store_tells_what_it_has_and_gives_it(tmp_path: Path) -> None:
             "committed": store.readable_end,
             "segmentBytes": 4096,
             "closed": False,
+            "tellsQueues": True,
         }
         last = store.readable_end - store.readable_end % 4096
         assert files == {f"commitlog/{segment_name(start)}": 4096 for start in range(0, last + 1, 4096)}

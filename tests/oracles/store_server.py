@@ -1,4 +1,4 @@
-"""A broker's file API as a reader knows it, over a folder: GET /store and GET /store/files/{path}. In a thread.
+"""A broker's file API as a reader knows it, over a folder, in a thread: GET /store, /store/queues, /store/files/{path}.
 
 The bound is given, and can be moved; so can a number of answers that fail first, and a token that is asked for. What
 was asked is kept, so that a test sees how little of a store crossed.
@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tallystick.store import _kernel
 from tallystick.store.formats.segment_files import SegmentFiles, segment_start
 
 
@@ -27,6 +28,8 @@ class StoreServer:
         """So many answers are 503."""
         self.breaking = 0
         """So many bodies end halfway."""
+        self.index: tuple[int, int] | None = None
+        """Slots and entries of the index files. None: it does not tell where queues end, as in earlier versions."""
         self.read: list[tuple[str, int, int]] = []
         """(path, begin, end) of all bodies."""
         self.address = ""
@@ -49,8 +52,15 @@ class StoreServer:
             "committed": self.committed,
             "segmentBytes": log.segment_bytes,
             "closed": not (self.root / "abort").exists(),
+            "tellsQueues": self.index is not None,
             "files": [{"path": str(path.relative_to(self.root)), "bytes": path.stat().st_size} for path in files],
         }
+
+    def queues(self, below: int) -> dict[str, object]:
+        ends = _kernel.queue_ends(self.root / "consumequeue", below)
+        slots, entries = self.index or (0, 0)
+        index = {"slots": slots, "entries": entries}
+        return {"namedEnd": ends.named_end, "index": index, "queues": [list(each) for each in ends]}
 
     def part(self, path: str, asked: str | None) -> tuple[int, bytes]:
         """HTTP's status, and the body."""
@@ -87,6 +97,9 @@ def serving(root: Path, committed: int) -> Iterator[StoreServer]:
             if url.path == "/store":
                 under = parse_qs(url.query).get("under", [None])[0]
                 return self.give(200, json.dumps(store.listing(under)).encode())
+            if url.path == "/store/queues" and store.index is not None:
+                below = int(parse_qs(url.query)["below"][0])
+                return self.give(200, json.dumps(store.queues(below)).encode())
             return self.give(*store.part(unquote(url.path).removeprefix("/store/files/"), self.headers.get("Range")))
 
         def give(self, status: int, body: bytes) -> None:

@@ -17,7 +17,7 @@ import pyarrow.parquet as parquet
 import pytest
 from golden_rows import expected
 
-from tallystick.spark.jobs import export, export_files
+from tallystick.spark.jobs import export, export_files, export_reading
 from tallystick.spark.jobs.export_book import Book, valid_files
 from tallystick.spark.jobs.export_files import Form, GatherTask, Group, MergeTask, gather, merge, targets_of
 from tallystick.spark.jobs.registry import text_of
@@ -260,7 +260,7 @@ def test_what_is_carried_is_bounded(
     golden: Golden, golden_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where no queue knows a boundary, and the whole file is one split."""
-    monkeypatch.setattr(export, "CARRIED_BYTES", 50_000)
+    monkeypatch.setattr(export_reading, "CARRIED_BYTES", 50_000)
     carried: list[Split] = []
 
     class Weighing(Inline):
@@ -449,17 +449,17 @@ def test_wrong_arguments_are_refused(given: dict[str, Any], reason: str) -> None
 
 
 def test_a_task_that_fails_leaves_no_valid_file(golden: Golden, place: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = export_files._written
+    written = export_files._write
     times = iter(range(1000))
 
-    def failing(target: Any, rows: Any, output: Output) -> int:
+    def failing(target: Any, rows: Any, output: Output) -> None:
         if next(times) == 5:
             raise OSError("the disk")
-        return written(target, rows, output)
+        written(target, rows, output)
 
     options = options_of(f"a={golden('clean')}")
     with monkeypatch.context() as patch:
-        patch.setattr(export_files, "_written", failing)
+        patch.setattr(export_files, "_write", failing)
         with pytest.raises(OSError, match="the disk"):
             export.run(options, inline, place)
     assert valid_files(place) == []

@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tallystick.spark.jobs.stats import percentile
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs import FolderOutput
 from tallystick.spark.runner import inline, on_spark
+from tallystick.spark.volume import open_volume
 
 Golden = Callable[[str], Path]
 
@@ -317,6 +319,33 @@ def test_the_command_prints_and_writes(golden: Golden, tmp_path: Path, capsys: p
     assert cli.main(["audit", "--master", "none", "--path", str(tmp_path / "none")]) == 2
     assert cli.main(["trace", *here, "nothing"]) == 0
     assert "no record of nothing was found" in capsys.readouterr().out
+
+
+def test_small_stores_need_no_spark(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    masters: list[str | None] = []
+
+    @contextmanager
+    def chosen(master: str | None) -> Iterator[Any]:
+        masters.append(master)
+        yield inline
+
+    monkeypatch.setattr(cli, "_runner", chosen)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setattr("tallystick.spark.jobs.export.create_table", lambda *_: None)
+    members = ",".join(f"g/n{number}={golden(f'dledger-n{number}')}" for number in (0, 2))
+    size = sum(open_volume(tmp_path / f"dledger-n{number}" / "store").bytes for number in (0, 2))
+    monkeypatch.setattr(cli, "_SMALL_BYTES", size)
+    assert cli.main(["audit", "--path", members]) == 0
+    monkeypatch.setattr(cli, "_SMALL_BYTES", size - 1)
+    assert cli.main(["audit", "--path", members]) == 0
+    assert cli.main(["audit", "--path", members, "--master", "local[7]"]) == 0
+    one = ["--path", f"n0={tmp_path}/dledger-n0/store"]
+    assert cli.main(["export", *one, "--out", str(tmp_path / "out")]) == 0
+    assert cli.main(["export", *one, "--out", str(tmp_path / "out"), "--table", "t"]) == 0
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert cli.main(["stats", *one]) == 0
+    assert masters == ["none", "local[2]", "local[7]", "none", "local[2]", None]
+    assert cli.main(["stats", "--path", str(tmp_path / "nothing")]) == 2
 
 
 def test_pages_escape_what_producers_named() -> None:

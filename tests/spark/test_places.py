@@ -11,23 +11,26 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aged_log import dispatch_log, write_log
 from s3_lab import S3Lab
 from store_server import StoreServer, serving
 from tally_process import TallyProcess, tally
 
 from tallystick.spark import places, store_client
 from tallystick.spark.access import KEY_FILE_VARIABLE, Access
-from tallystick.spark.jobs import cli, stats
+from tallystick.spark.jobs import audit, cli, stats
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.places import opened, reaching_runner, stores_at
 from tallystick.spark.runner import inline
 from tallystick.spark.splits import plan
-from tallystick.spark.store_client import StoreClient, StoreClientError
+from tallystick.spark.store_client import RemoteQueues, StoreClient, StoreClientError
 from tallystick.spark.volume import VolumeError, open_volume
+from tallystick.store import _kernel
 
 Golden = Callable[[str], Path]
 MESSAGES = 300
@@ -303,6 +306,109 @@ def test_queues_that_cost_more_than_they_save_are_not_fetched(golden: Golden, mo
         assert fetched() == {"commitlog", "consumequeue"}
         monkeypatch.setattr(places, "_MOST_DERIVED_BYTES", 1000)
         assert fetched() == set()
+
+
+# -- many queues -------------------------------------------------------------------------------------------------------
+
+WIDE_QUEUES, WIDE_MESSAGES = 64, 2000
+WIDE_INDEX = (5000, 20_000)
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed store with 64 queues, whose files have 6 MB each and almost no units."""
+    root = tmp_path_factory.mktemp("wide") / "store"
+    messages = (
+        (f"T{number % WIDE_QUEUES // 8}", number % 8, 1_700_000_000_000 + number) for number in range(WIDE_MESSAGES)
+    )
+    write_log(root, messages, segment_bytes=1 << 20)
+    index = {"maxHashSlotNum": WIDE_INDEX[0], "maxIndexNum": WIDE_INDEX[1]}
+    dispatch_log(root, mappedFileSizeCommitLog=1 << 20, mappedFileSizeConsumeQueue=6_000_000, **index)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("filters", "most"),
+    [
+        ({}, 20 << 16),
+        ({"topic": "T3", "queue": "1"}, 30 << 16),
+        ({"key": "k7"}, 40 << 16),
+        ({"from": "2023-11-14T22:13:20Z", "to": "2023-11-14T22:13:21Z"}, 40 << 16),
+    ],
+)
+def test_planning_fetches_little_of_many_queues(wide: Path, filters: dict[str, str], most: int) -> None:
+    """Also far less than one file of a queue, and the same is found as in the folder."""
+    pytest.importorskip("pyspark.sql.datasource", reason="needs the group `spark`")
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from tallystick.spark.columns import schema_of
+    from tallystick.spark.source import MessageReader, SplitPartition
+
+    def planned(path: str) -> list[tuple[int, int]]:
+        options = ReadOptions.parse({"path": f"a={path}", "splitBytes": "20000"} | filters)
+        partitions = MessageReader(options, from_arrow_schema(schema_of(["topic", "queue_offset"]))).partitions()
+        splits = [split for each in partitions if isinstance(each, SplitPartition) for split in each.task.splits]
+        return [(split.begin, split.end) for split in splits]
+
+    here = planned(str(wide))
+    with serving(wide, open_volume(wide).bound) as server:
+        server.index = WIDE_INDEX
+        there = planned(server.address)
+        fetched = sum(end - begin for _, begin, end in server.read)
+    assert fetched <= most
+    if filters:
+        assert sum(end - begin for begin, end in there) == sum(end - begin for begin, end in here)
+    else:
+        assert len(there) > 10 and there[0][0] == 0 and there[-1][1] == here[-1][1]
+        assert all(one[1] == other[0] for one, other in pairwise(there))
+        assert max(end - begin for begin, end in there) < 60_000
+
+
+def test_jobs_over_a_broker_with_many_queues(wide: Path) -> None:
+    """The files of queues are fetched up to their ends, and no file twice."""
+    with serving(wide, open_volume(wide).bound) as server:
+        server.index = WIDE_INDEX
+        found = stats_of(f"a={server.address}", splitBytes="50000")
+        assert found == stats_of(f"a={wide}", splitBytes="50000") | {"sources": found["sources"]}
+        assert sum(end - begin for _, begin, end in server.read) < 4 * open_volume(wide).bound
+        server.read.clear()
+        options = ReadOptions.parse({"path": f"a={server.address}"})
+        sources = options.sources(members=True)
+        assert audit.run(options, reaching_runner(inline, sources))["clean"]
+        # The files have 380 MB together. Where a test has looked into a hole, a tmpfs reports data from then on.
+        assert sum(end - begin for path, begin, end in server.read if path.startswith("consumequeue/")) < 16 << 20
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"[]",
+        b'{"namedEnd": 1, "index": {"slots": 1, "entries": 1}, "queues": [["../../etc", 0, 0, 1, 20, 0, 1, true]]}',
+        b'{"namedEnd": 1, "index": {"slots": 1, "entries": 1}, "queues": [["..", 0, 0, 1, 20, 0, 1, true]]}',
+        b'{"namedEnd": 1, "index": {"slots": 1, "entries": 1}, "queues": [["T", "../x", 0, 1, 20, 0, 1, true]]}',
+        b'{"namedEnd": 1, "index": {"slots": 1, "entries": 1}, "queues": [["T", 0, 0]]}',
+        b'{"namedEnd": 1, "queues": []}',
+    ],
+)
+def test_an_answer_about_queues_that_cannot_be(answer: bytes) -> None:
+    with pytest.raises(ValueError, match="not an answer of GET /store/queues"):
+        RemoteQueues.parse(json.loads(answer))
+
+
+@pytest.mark.process
+def test_a_broker_tells_where_its_queues_end(broker: TallyProcess) -> None:
+    with StoreClient(http_of(broker)) as client:
+        store = client.store()
+        assert store.tells_queues
+        told = client.queues(store.committed)
+        ends = _kernel.queue_ends(broker.store / "consumequeue")
+        assert (list(told.ends), told.named_end) == (list(ends), ends.named_end) and len(ends) == 2
+        assert told.index == (1000, 4000)
+        half = store.committed // 2
+        assert all(0 < each.pos < half for each in client.queues(half).ends)
+        for below in ("", "-1", "x", "1" * 19):
+            with pytest.raises(StoreClientError, match=r"400 .*below must be a position"):
+                list(client._asked(f"/store/queues?below={below}", {}, (200,)))
 
 
 # -- servers that do harm ----------------------------------------------------------------------------------------------

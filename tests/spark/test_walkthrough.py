@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,20 @@ def test_a_shell_keeps_the_status_and_ends_what_it_started(walkthrough: ModuleTy
         assert shell.run("echo $TALLY_NAMESERVER") == "127.0.0.1:9876\n" and shell.as_here("127.0.0.1:9876") == "here:1"
         (child,) = shell.run("jobs -p").split()
     assert not Path(f"/proc/{child}").exists()
+
+
+def test_the_cells_use_no_option_that_a_beginner_has_to_know(walkthrough: ModuleType) -> None:
+    """The words around the cells explain those that are left."""
+    cells = [(match["kind"], match["source"]) for match in walkthrough._CELL.finditer(PAGE.read_text())]
+    commands = "".join(source for kind, source in cells if kind == "console")
+    lines = [line for line in commands.splitlines() if line.startswith("$ ")]
+    assert {option for line in lines for option in re.findall(r" (--?[a-z]\S*)", line)} == {
+        *("--dir", "--queues", "--tag", "--key", "--path", "--out"),
+        "-r",  # of cp
+    }
+    programs = "".join(source for kind, source in cells if kind == "python")
+    assert set(re.findall(r'\.option\("(\w+)"', programs)) == {"checkpointLocation", "columns", "view"}
+    assert re.findall(r"\.config\(|register\(|\.master\(", programs) == []
 
 
 def test_the_store_job_is_one_of_the_examples() -> None:

@@ -131,6 +131,50 @@ impl QueueEnds {
     }
 }
 
+/// The fields of a `QueueEnd`.
+type Told = (String, i64, u64, u64, u64, i64, i32, bool);
+
+impl From<Told> for QueueEnd {
+    fn from((topic, queue, first, end, segment_bytes, pos, size, regular): Told) -> QueueEnd {
+        QueueEnd {
+            topic,
+            queue,
+            first,
+            end,
+            segment_bytes,
+            pos,
+            size,
+            regular,
+        }
+    }
+}
+
+/// Number of files by their length, without empty ones.
+fn lengths_of(folder: &Path) -> Outcome<BTreeMap<u64, u64>> {
+    let mut lengths = BTreeMap::new();
+    let Some(root) = opened(Folder::open(folder)).at(folder)? else {
+        return Ok(lengths);
+    };
+    for topic in root.folders().at(folder)? {
+        let path = folder.join(&topic);
+        let Some(topic_folder) = opened(root.folder(&topic)).at(&path)? else {
+            continue;
+        };
+        for queue in topic_folder.folders().at(&path)? {
+            let path = path.join(&queue);
+            let Some(files) = opened(topic_folder.folder(&queue)).at(&path)? else {
+                continue;
+            };
+            for (_, length) in QueueFiles::list(&files, &path)?.found {
+                if length > 0 {
+                    *lengths.entry(length).or_default() += 1;
+                }
+            }
+        }
+    }
+    Ok(lengths)
+}
+
 /// The files of one queue whose names are positions.
 pub struct QueueFiles<'a> {
     folder: &'a Folder,
@@ -351,6 +395,18 @@ impl QueueEnds {
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
         let unpack = slf.get_type().getattr("_unpacked")?;
         Ok((unpack, (PyBytes::new(slf.py(), &slf.get().packed()),)))
+    }
+
+    /// told(folder, ends, named_end): what another process found; only the lengths of files are of `folder`.
+    #[staticmethod]
+    fn told(py: Python<'_>, folder: PathBuf, ends: Vec<Told>, named_end: i64) -> PyResult<QueueEnds> {
+        let lengths = py.detach(|| lengths_of(&folder))?;
+        let ends = ends.into_iter().map(QueueEnd::from).collect();
+        Ok(QueueEnds {
+            ends,
+            named_end,
+            lengths,
+        })
     }
 
     #[staticmethod]
