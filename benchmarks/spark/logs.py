@@ -1,7 +1,7 @@
 """A log to measure with: real records in whole segments, in the plain layout or in dledger's.
 
-Bodies of 100 to 1000 bytes or of one size, properties as a Java producer and its broker write them, 8 topics of 4 queues (or more, see
-`topics_of`), 5 tags. The records of all queues are mixed.
+Bodies of 100 to 1000 bytes or of one size, properties as a Java producer and its broker write them, 8 topics of 4
+queues (or more, see `topics_of`), 5 tags. The records of all queues are mixed.
 """
 
 from __future__ import annotations
