@@ -27,7 +27,7 @@ FOREIGN = {
         "MixAll.object2Properties",
         "NamesrvConfig", "PutMessageStatus", "SelectMessageQueueByHash",
         "committedPosition", "flushedPosition", "pollNameServerInterval",
-        "recallMessage", "searchOffset", "setDelayTimeMs",
+        "TlsSystemConfig", "recallMessage", "searchOffset", "setDelayTimeMs",
         "setDelayTimeSec", "setDeliverTimeMs", "viewMessage", "waitStoreMsgOK", "wrotePosition",
     },
     "Raft": {"commitIndex"},
@@ -37,7 +37,9 @@ FOREIGN = {
     },
     "Java and Guava": {"String.hashCode", "asLong"},
     "Linux": { "df", "sendfile"},
-    "Python": {"SSLObject.getpeercert"},
+    "Python": {"SSLObject.getpeercert", "asyncio.WriteTransport", "start_tls"},
+    "TLS": {"close_notify"},
+    "the environment": {"TALLY_TLS_SERVER_MODE"},
     "DLedger": {"flushFileInterval"},
     "pytest": {"conftest.py"},
     "Spark": {"mergeSchema", "timestamp_millis"},
@@ -95,7 +97,9 @@ def prose(path: str) -> str:
 @cache
 def names_of_the_code() -> frozenset[str]:
     """Returns each word of the repository's code and of its paths."""
-    return frozenset(word for path in tracked() for word in WORD.findall(f"{path} {parts(path)[1]}"))
+    words = {word for path in tracked() for word in WORD.findall(f"{path} {parts(path)[1]}")}
+    # `server_maxHandshakes` is the setting `tls.server.maxHandshakes`.
+    return frozenset(words | {part for word in words for part in word.split("_") if not part.islower()})
 
 
 FOLDERS = sorted({path.split("/")[0] for path in tracked()})

@@ -13,8 +13,8 @@ Source: ConsumeQueue, IndexHeader and IndexFile of RocketMQ 4.8.0.
 from __future__ import annotations
 
 import mmap
-import re
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 UNIT = struct.Struct(">qiq")
@@ -28,7 +28,10 @@ _USUAL_SLOTS, _USUAL_ENTRIES = 5_000_000, 20_000_000
 _LOOKED_AT = 16
 """The number of slots is determined from this many of the newest entries of an index file."""
 _SIGNS = 3
-_NOT_ZERO = re.compile(rb"[^\0]")
+_MOST_KEYS = 1000
+"""Entries of one record that are looked at."""
+_PIECE_BYTES = 1 << 20
+_ZEROS = bytes(_PIECE_BYTES)
 
 BLANK_UNIT_SIZE = 2**31 - 1
 # Below the range of tags hashes (32 bits): the unit's tags code is the address of an extension unit.
@@ -66,6 +69,32 @@ class IndexEntry(NamedTuple):
     previous: int
 
 
+def _places_of_last_entry(data: mmap.mmap, header: IndexHeader) -> Iterator[int]:
+    """Yields where the last entry of an index file may begin: it has the position of the last record."""
+    if header.end_pos == 0:  # the only record: zeros anywhere look like its position
+        end = _last_not_zero(data, INDEX_HEADER.size, len(data))
+        if end is not None:  # in the last entry, or in one before it if the hash of its key is 0
+            newest = INDEX_ENTRY.size * min(header.next_entry - 1, _MOST_KEYS)
+            yield from range(max(INDEX_HEADER.size, end - INDEX_ENTRY.size + 1), end + newest)
+        return
+    wanted = struct.pack(">q", header.end_pos)
+    at = INDEX_HEADER.size + INDEX_ENTRY.size * (header.next_entry - 1)
+    while (at := data.find(wanted, at)) >= 0:
+        yield at - 4
+        at += 1
+
+
+def _last_not_zero(data: mmap.mmap, begin: int, end: int) -> int | None:
+    """Returns the place of the last byte in [begin, end) that is not 0. The range may go beyond the file."""
+    end = min(end, len(data))
+    while end > begin:
+        piece = data[max(begin, end - _PIECE_BYTES) : end]
+        if piece != (_ZEROS if len(piece) == _PIECE_BYTES else bytes(len(piece))):
+            return end - len(piece) + len(piece.rstrip(b"\0")) - 1
+        end -= len(piece)
+    return None
+
+
 class IndexGeometry(NamedTuple):
     """How many slots and entries the files of a store have. The files do not say it: only their sum is seen."""
 
@@ -98,20 +127,18 @@ class IndexGeometry(NamedTuple):
         usual = cls(_USUAL_SLOTS, _USUAL_ENTRIES)
         if usual.file_bytes == len(data) and 0 < last < usual.entries and usual._is_certain(data, header):
             return usual
-        wanted = struct.pack(">q", header.end_pos)
-        at = INDEX_HEADER.size + INDEX_ENTRY.size * last
         numbers = range(max(1, last - _LOOKED_AT + 1), last + 1)
         most, best = (len(numbers) // 2, _SIGNS), None
-        while most < (len(numbers), _SIGNS) and (at := data.find(wanted, at)) >= 0:
-            entry_at = at - 4
+        for entry_at in _places_of_last_entry(data, header):
+            if most >= (len(numbers), _SIGNS):
+                break
             slots, rest = divmod(entry_at - INDEX_ENTRY.size * last - INDEX_HEADER.size, INDEX_SLOT.size)
             entries, more = divmod(len(data) - INDEX_HEADER.size - INDEX_SLOT.size * slots, INDEX_ENTRY.size)
             if slots > 0 and rest == more == 0 and entry_at + INDEX_ENTRY.size <= len(data):
                 geometry = cls(slots, entries)
                 reached = sum(geometry._reaches(data, number) for number in numbers)
-                if (reached, geometry._fits(data, header)) > most:
-                    most, best = (reached, geometry._fits(data, header)), geometry
-            at += 1
+                if reached >= most[0] and (found := (reached, geometry._fits(data, header))) > most:
+                    most, best = found, geometry
         return best
 
     def _is_certain(self, data: mmap.mmap, header: IndexHeader) -> bool:
@@ -132,7 +159,7 @@ class IndexGeometry(NamedTuple):
         # Zeros anywhere look like an entry of a record at position 0.
         end = behind + INDEX_ENTRY.size if header.end_pos else len(data)
         ranges = ((unused, unused + INDEX_ENTRY.size), (behind, end))
-        signs = [_NOT_ZERO.search(data, begin, stop) is None for begin, stop in ranges]
+        signs = [_last_not_zero(data, begin, stop) is None for begin, stop in ranges]
         return sum(signs) + (IndexEntry(*INDEX_ENTRY.unpack_from(data, first)).pos == header.begin_pos)
 
     def _reaches(self, data: mmap.mmap, number: int) -> bool:

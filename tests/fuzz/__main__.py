@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _run(name: str, corpus: Path, seconds: int, *, merge: bool) -> int:
-    """One target in a process of its own: libFuzzer ends the process at a failure."""
+    """One target in a separate process: libFuzzer ends the process at a failure."""
     found = WORK / name
     found.mkdir(parents=True, exist_ok=True)
     corpus.mkdir(parents=True, exist_ok=True)

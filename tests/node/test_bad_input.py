@@ -170,7 +170,7 @@ def settle(measure: Any, at_most: float, within_s: float = 10.0) -> None:
         struct.pack(">II", 8, 0xFFFFFF) + b"{}  ",
         struct.pack(">II", 6, 7 << 24 | 2) + b"{}",
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-        bytes.fromhex("16030100c8010000c40303") + bytes(190),
+        bytes.fromhex("16030100c8010000c40303") + bytes(194),  # a whole record, which is no sound ClientHello
         bytes(random.Random(1).randbytes(4096)),
     ],
 )
