@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from derived_twin import write_log
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from rebuild_twin import BLANK, Held, Laid, Place, complaints
 
@@ -292,6 +292,9 @@ def test_rebuilt_queues_are_those_of_the_twin(seed: int, tmp_path_factory: pytes
         lab.remove_queues()
     else:
         lab.remove_queues(chance.choice(["T", "T/0"]))
+    damaged = [each for each in lab.laid() if each.claim != each.place]
+    # A damaged record that claims the place of another damaged one fills its gap: nothing says that it is wrong there.
+    assume(not {each.claim for each in damaged} & {each.place for each in damaged})
     _, queues = lab.recover()
     ends = lab.ends()
     assert complaints(lab.laid(), {key: held for key, held in queues.items() if key in ends}, ends, True) == []
