@@ -195,7 +195,7 @@ def _run(call: Call) -> dict[str, Any]:
 
 def _run_iceberg(call: Call, ways: Ways) -> dict[str, Any]:
     try:
-        from tallystick.spark.jobs import export_iceberg
+        from tallystick.spark.jobs.iceberg import export as iceberg_export
     except ImportError as error:
         raise OptionError("format", f"{ICEBERG} needs pip install 'tallystick[iceberg]': {error}") from error
     if call.output is not None:
@@ -205,7 +205,7 @@ def _run_iceberg(call: Call, ways: Ways) -> dict[str, Any]:
     if ways.compact:
         raise OptionError("compact", "is not for Iceberg tables: use the procedure rewrite_data_files of an engine")
     catalog = call.arguments.get("catalog"), call.arguments.get("catalogSet") or {}
-    return export_iceberg.run(
+    return iceberg_export.run(
         call.options, call.runner, ways.table, catalog, decompressed=ways.decompressed, file_bytes=ways.file_bytes
     )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -166,3 +168,11 @@ def test_two_files_with_one_job_are_refused(new_job: Job, tmp_path: Path) -> Non
     registry.jobs.cache_clear()
     with pytest.raises(ValueError, match="two jobs have the same name"):
         registry.jobs()
+
+
+def test_the_jobs_are_there_without_the_extra_for_iceberg() -> None:
+    program = (
+        "import sys; sys.modules['pyiceberg'] = None\nfrom tallystick.spark.jobs.registry import jobs\nprint(*jobs())"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert found.stdout.split() == list(JOBS), found.stderr[-2000:]
