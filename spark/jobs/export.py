@@ -195,7 +195,7 @@ def _run(call: Call) -> dict[str, Any]:
 
 def _run_iceberg(call: Call, ways: Ways) -> dict[str, Any]:
     try:
-        from tallystick.spark.jobs.iceberg import export as iceberg_export
+        from tallystick.spark.jobs import iceberg_export
     except ImportError as error:
         raise OptionError("format", f"{ICEBERG} needs pip install 'tallystick[iceberg]': {error}") from error
     if call.output is not None:

@@ -1,6 +1,6 @@
 """The first step of an export: it reads the messages that are not exported yet, and gathers them in Arrow files.
 
-What follows depends on the form of the output: `export.py` merges them into a folder, `iceberg/export.py` into tables.
+What follows depends on the form of the output: `export.py` merges them into a folder, `iceberg_export.py` into tables.
 """
 
 from __future__ import annotations

@@ -10,12 +10,16 @@ from pkgutil import iter_modules
 from tallystick.spark import jobs as folder
 from tallystick.spark.jobs.job import DAMAGE, DIFFERENCES, Argument, Job, Summary
 
+_WITH_EXTRA = "iceberg_"
+"""Modules that need the extra `iceberg`: none of them is a job, and they are imported when an export needs them."""
+
 
 @cache
 def jobs() -> dict[str, Job]:
     """Returns the jobs by name, in the order of their names. ValueError: two have the same name, or one argument is
     declared in two ways."""
-    modules = (import_module(f"{folder.__name__}.{found.name}") for found in iter_modules(folder.__path__))
+    names = (found.name for found in iter_modules(folder.__path__) if not found.name.startswith(_WITH_EXTRA))
+    modules = (import_module(f"{folder.__name__}.{name}") for name in names)
     found = [module.JOB for module in modules if isinstance(getattr(module, "JOB", None), Job)]
     by_name = {job.name: job for job in sorted(found, key=lambda job: job.name)}
     if len(by_name) < len(found):

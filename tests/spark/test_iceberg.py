@@ -21,11 +21,10 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from tallystick.spark.jobs import cli, export
+from tallystick.spark.jobs import cli, export, iceberg_export
 from tallystick.spark.jobs.export_book import ExportError
 from tallystick.spark.jobs.export_files import MergeTask
-from tallystick.spark.jobs.iceberg import export as iceberg_export
-from tallystick.spark.jobs.iceberg.tables import ExportTable
+from tallystick.spark.jobs.iceberg_tables import ExportTable
 from tallystick.spark.jobs.registry import text_of
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs_table import TableOutput
@@ -472,8 +471,8 @@ def test_wrong_arguments_are_refused(
 
 
 def test_without_pyiceberg_the_command_says_what_to_install(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tallystick.spark.jobs.iceberg.export", None)
-    monkeypatch.delattr("tallystick.spark.jobs.iceberg.export")
+    monkeypatch.setitem(sys.modules, "tallystick.spark.jobs.iceberg_export", None)
+    monkeypatch.delattr("tallystick.spark.jobs.iceberg_export")
     call = export.Call(ReadOptions.parse({"path": "x"}), inline, None, {"format": "iceberg", "table": ONE})
     with pytest.raises(OptionError, match=r"pip install 'tallystick\[iceberg\]'"):
         export.JOB.run(call)

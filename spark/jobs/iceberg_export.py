@@ -32,7 +32,7 @@ from tallystick.spark.columns import SCHEMA
 from tallystick.spark.jobs.export_book import ExportError, Ranges, file_name, filter_of, joined
 from tallystick.spark.jobs.export_files import Form, MergeTask, Target, merge, targets_of, tasks_of
 from tallystick.spark.jobs.export_reading import Reading, read_new
-from tallystick.spark.jobs.iceberg.tables import Exported, ExportTable, catalog_at
+from tallystick.spark.jobs.iceberg_tables import Exported, ExportTable, catalog_at
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs_table import TableOutput
 from tallystick.spark.runner import Runner
