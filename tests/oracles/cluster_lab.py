@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import subprocess
 import sys
@@ -65,7 +66,7 @@ class Cluster:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[2]}/progress", timeout=5) as answer:
                 found: dict[str, Any] = json.loads(answer.read())
                 return found
-        except OSError:
+        except (OSError, http.client.HTTPException):  # the driver may end while it answers
             return None
 
     def told(self) -> str:
