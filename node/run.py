@@ -86,7 +86,7 @@ class _Process:
         memory_budget.PROCESS.limit = chosen or memory_budget.default_limit()
         places: dict[str, Host] = {}
         async with AsyncExitStack() as stack:  # ends in the opposite order
-            stack.callback(asyncio.get_running_loop().create_task(self._tls.watch(), name="watch-tls").cancel)
+            await stack.enter_async_context(self._tls.watching())
             if settings.http.port >= 0:
                 probes = Probes(self._unhealthy, self._unready, self._metrics_text)
                 admin = AdminView(lambda: self._broker, self._absent, self._node)

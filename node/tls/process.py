@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from tallystick.node.tls.certificate import ClientCertificate, ServerCertificate
 from tallystick.node.tls.first_byte import PortTls
@@ -41,8 +43,17 @@ class ProcessTls:
         """For a new connection to another server; None: it does not use TLS."""
         return None if self._client is None else self._client.context()
 
-    async def watch(self) -> None:
-        """Uses changed files, until it is cancelled."""
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Within this context, changed files are used."""
+        task = asyncio.get_running_loop().create_task(self._watch(), name="watch-tls")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
             self.certificate.refresh()
