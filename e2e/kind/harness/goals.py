@@ -63,7 +63,7 @@ class Goals:
     )
     topic_ready: Goal = field(default_factory=lambda: Goal("a Topic is Ready after it was applied", 3.0, "s"))
     thousand_topics: Goal = field(default_factory=lambda: Goal("1 000 Topics are Ready", 60.0, "s"))
-    store_job: Goal = field(default_factory=lambda: Goal("a StoreJob, small volumes: apply to result", 60.0, "s"))
+    store_job: Goal = field(default_factory=lambda: Goal("a StoreJob, small volumes: apply to result", 45.0, "s"))
     operator_memory: Goal = field(default_factory=lambda: Goal("operator's resident memory, peak", 150.0, "MiB"))
 
     def all(self) -> list[Goal]:
