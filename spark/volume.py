@@ -275,7 +275,7 @@ class Logs:
 def ends_of_queues(root: Path, below: int = (1 << 63) - 1) -> QueueEnds:
     """`_kernel.queue_ends` of a store. Of one elsewhere, its broker tells them, or its queues are fetched. OSError."""
     if (told := told_queues()) is not None:
-        return QueueEnds.told(root / "consumequeue", told.ends, told.named_end)
+        return QueueEnds.told(told.ends, told.named_end)
     folder = root / "consumequeue"
     bring_folder(folder)
     return _kernel.queue_ends(folder, below)

@@ -842,8 +842,8 @@ class QueueEnds:
     def __len__(self) -> int: ...
     def __getitem__(self, number: int) -> QueueEnd: ...
     def __iter__(self) -> Iterator[QueueEnd]: ...
-    def lengths(self) -> dict[int, int]:
-        """Number of files by their length, without empty ones."""
+    def lengths(self) -> dict[int, int] | None:
+        """Number of files by their length, without empty ones. None: no file was looked at."""
 
     def newest(self) -> list[int]:
         """The numbers of the queues whose last unit names a record, from the record that ends last to the first one."""
@@ -870,8 +870,8 @@ class QueueEnds:
         """
 
     @staticmethod
-    def told(folder: str | PathLike[str], ends: Sequence[QueueEnd], named_end: int) -> QueueEnds:
-        """What another process found in the same queues; only the lengths of files are those in `folder`. OSError."""
+    def told(ends: Sequence[QueueEnd], named_end: int) -> QueueEnds:
+        """What another process found in the same queues."""
 
     @staticmethod
     def _unpacked(bytes: bytes) -> QueueEnds:

@@ -53,7 +53,7 @@ pub struct QueueEnds {
     ends: Vec<QueueEnd>,
     /// The greatest end of a record that a last unit names; -1: none.
     named_end: i64,
-    /// Number of files by their length, without empty ones.
+    /// Number of files by their length, without empty ones. Empty: no file was looked at.
     lengths: BTreeMap<u64, u64>,
 }
 
@@ -147,32 +147,6 @@ impl From<Told> for QueueEnd {
             regular,
         }
     }
-}
-
-/// Number of files by their length, without empty ones.
-fn lengths_of(folder: &Path) -> Outcome<BTreeMap<u64, u64>> {
-    let mut lengths = BTreeMap::new();
-    let Some(root) = opened(Folder::open(folder)).at(folder)? else {
-        return Ok(lengths);
-    };
-    for topic in root.folders().at(folder)? {
-        let path = folder.join(&topic);
-        let Some(topic_folder) = opened(root.folder(&topic)).at(&path)? else {
-            continue;
-        };
-        for queue in topic_folder.folders().at(&path)? {
-            let path = path.join(&queue);
-            let Some(files) = opened(topic_folder.folder(&queue)).at(&path)? else {
-                continue;
-            };
-            for (_, length) in QueueFiles::list(&files, &path)?.found {
-                if length > 0 {
-                    *lengths.entry(length).or_default() += 1;
-                }
-            }
-        }
-    }
-    Ok(lengths)
 }
 
 /// The files of one queue whose names are positions.
@@ -345,8 +319,8 @@ impl QueueEnds {
     }
 
     /// lengths() -> {length of a file: number of files}
-    fn lengths(&self) -> BTreeMap<u64, u64> {
-        self.lengths.clone()
+    fn lengths(&self) -> Option<BTreeMap<u64, u64>> {
+        (!self.lengths.is_empty()).then(|| self.lengths.clone())
     }
 
     /// The numbers of the queues whose last unit names a record, from the record that ends last to the one that ends
@@ -397,16 +371,14 @@ impl QueueEnds {
         Ok((unpack, (PyBytes::new(slf.py(), &slf.get().packed()),)))
     }
 
-    /// told(folder, ends, named_end): what another process found; only the lengths of files are of `folder`.
+    /// told(ends, named_end): what another process found.
     #[staticmethod]
-    fn told(py: Python<'_>, folder: PathBuf, ends: Vec<Told>, named_end: i64) -> PyResult<QueueEnds> {
-        let lengths = py.detach(|| lengths_of(&folder))?;
-        let ends = ends.into_iter().map(QueueEnd::from).collect();
-        Ok(QueueEnds {
-            ends,
+    fn told(ends: Vec<Told>, named_end: i64) -> QueueEnds {
+        QueueEnds {
+            ends: ends.into_iter().map(QueueEnd::from).collect(),
             named_end,
-            lengths,
-        })
+            ..QueueEnds::default()
+        }
     }
 
     #[staticmethod]
