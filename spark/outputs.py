@@ -214,3 +214,13 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_whole(system: Any, path: str) -> bytes | None:
+    """Returns the content of a file of a pyarrow file system; None: there is no such file. OSError."""
+    try:
+        with system.open_input_stream(path) as stream:
+            data: bytes = stream.read()
+            return data
+    except FileNotFoundError:
+        return None

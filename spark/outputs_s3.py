@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import pyarrow.fs as filesystems
 
-from tallystick.spark.outputs import Output, OutputError, checked
+from tallystick.spark.outputs import Output, OutputError, checked, read_whole
 
 _PIECE_BYTES = 8 << 20
 _CONNECT_S, _REQUEST_S = 10, 60
@@ -53,12 +53,7 @@ class S3Output(Output):
                 shutil.copyfileobj(file, stream, _PIECE_BYTES)
 
     def read(self, name: str) -> bytes | None:
-        try:
-            with self._store.open_input_stream(self._path(name)) as stream:
-                data: bytes = stream.read()
-                return data
-        except FileNotFoundError:
-            return None
+        return read_whole(self._store, self._path(name))
 
     @contextmanager
     def opened(self, name: str) -> Iterator[Any]:

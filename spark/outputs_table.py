@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import pyarrow.fs as filesystems
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from tallystick.spark.outputs import Output, checked
+from tallystick.spark.outputs import Output, checked, read_whole
 
 _PIECE_BYTES = 8 << 20
 _ATOMIC = ("s3", "gcs", "abfs")
@@ -57,12 +57,7 @@ class TableOutput(Output):
 
     def read(self, name: str) -> bytes | None:
         system, path = self._at(name)
-        try:
-            with system.open_input_stream(path) as stream:
-                data: bytes = stream.read()
-                return data
-        except FileNotFoundError:
-            return None
+        return read_whole(system, path)
 
     @contextmanager
     def opened(self, name: str) -> Iterator[Any]:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from export_lab import Meanwhile
 from golden_rows import expected
 
 from tallystick.spark.jobs import export, export_files, export_reading
@@ -180,19 +181,6 @@ def test_what_a_dead_run_writes_late_is_removed(golden: Golden, place: Output) -
     assert len(rows_of(place)) > len(rows) == len(rows_of(place, valid_files(place)))
     assert export.run(options_of(path, topic=TOPICS), inline, place)["added_files"] == 0
     assert (rows_of(place), place.names()) == (rows, names)
-
-
-class Meanwhile(Inline):
-    """Something happens when everything was read and written."""
-
-    def __init__(self, happens: Callable[[], object]) -> None:
-        self._happens = happens
-
-    def __call__(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        results = super().__call__(function, items)
-        if items and isinstance(items[0], MergeTask):
-            self._happens()
-        return results
 
 
 def test_two_at_work_in_one_place_do_not_both_record(golden: Golden, tmp_path: Path) -> None:

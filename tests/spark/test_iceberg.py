@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from export_lab import Meanwhile
 from golden_rows import expected, same
 from s3_lab import S3Lab
 
@@ -23,12 +24,11 @@ from pyiceberg.table import Table
 
 from tallystick.spark.jobs import cli, export, iceberg_export
 from tallystick.spark.jobs.export_book import ExportError
-from tallystick.spark.jobs.export_files import MergeTask
 from tallystick.spark.jobs.iceberg_tables import ExportTable
 from tallystick.spark.jobs.registry import text_of
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.outputs_table import TableOutput
-from tallystick.spark.runner import Inline, inline, on_spark
+from tallystick.spark.runner import inline, on_spark
 from tallystick.store.formats.record import Record
 
 Golden = Callable[[str], Path]
@@ -290,19 +290,6 @@ def test_a_driver_that_is_killed(golden: Golden, golden_folder: Path, warehouse:
 
 
 # -- others ------------------------------------------------------------------------------------------------------------
-
-
-class Meanwhile(Inline):
-    """Something happens when everything was read and written."""
-
-    def __init__(self, happens: Callable[[], object]) -> None:
-        self._happens = happens
-
-    def __call__(self, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        results = super().__call__(function, items)
-        if items and isinstance(items[0], MergeTask):
-            self._happens()
-        return results
 
 
 @pytest.mark.parametrize("name", [ONE, EACH])

@@ -31,15 +31,37 @@ _TEXTS = ("accessKey", "secretKey", "whiteRemoteAddress", "admin", "defaultTopic
 _LISTS = ("topicPerms", "groupPerms")
 
 
-class AccountProcessor:
-    """Serves nothing if the broker has no access control."""
+class AccessProcessor:
+    """Base of the processors that manage access control. They serve nothing if the broker has none."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
     def routes(self) -> dict[int, Handler]:
-        if self._broker.access is None:
-            return {}
+        return {} if self._broker.access is None else self._routes()
+
+    def _routes(self) -> dict[int, Handler]:
+        raise NotImplementedError
+
+    def _access(self) -> BrokerAccess:
+        access = self._broker.access
+        assert access is not None, "a broker without access control has no routes of it"
+        return access
+
+    async def _change(
+        self, edit: Callable[[PlainAcl], PlainAcl], invalid: ResponseCode, not_saved: ResponseCode | None = None
+    ) -> None:
+        """ResponseError: the result is invalid, or it was not saved (None: with the same code)."""
+        try:
+            await self._access().change(edit)
+        except (AclError, OSError) as error:
+            raise ResponseError(invalid if isinstance(error, AclError) else not_saved or invalid, str(error)) from error
+
+
+class AccountProcessor(AccessProcessor):
+    """Accounts of RocketMQ 4.x."""
+
+    def _routes(self) -> dict[int, Handler]:
         return {
             RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.update,
             RequestCode.DELETE_ACL_CONFIG: self.delete,
@@ -102,17 +124,6 @@ class AccountProcessor:
         rows = [each for each in acl.accounts.values() if isinstance(each, Account)]
         accounts = [account.fields() | {"secretKey": HIDDEN} for account in rows]
         return json_answer(command, {"globalWhiteAddrs": list(acl.white_addresses), "plainAccessConfigs": accounts})
-
-    def _access(self) -> BrokerAccess:
-        access = self._broker.access
-        assert access is not None, "a broker without access control has no routes of it"
-        return access
-
-    async def _change(self, edit: Callable[[PlainAcl], PlainAcl], failed: ResponseCode) -> None:
-        try:
-            await self._access().change(edit)
-        except (AclError, OSError) as error:
-            raise ResponseError(failed, str(error)) from error
 
 
 def _split(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tallystick.node.access.acl_users import AclUser, subject_name, subject_of
 from tallystick.node.access.fields import AclError, objects, text
 from tallystick.node.access.plain_acl import PlainAcl
-from tallystick.node.broker.processors.accounts import HIDDEN
+from tallystick.node.broker.processors.accounts import HIDDEN, AccessProcessor
 from tallystick.node.broker.processors.answers import json_answer
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, ResponseError, need_str, opt_str
@@ -22,21 +22,14 @@ from tallystick.store import fastjson
 from tallystick.store.fastjson import FastjsonError
 
 if TYPE_CHECKING:
-    from tallystick.node.broker.access import BrokerAccess
-    from tallystick.node.broker.context import BrokerContext
     from tallystick.node.broker.tables.clients import Channel
     from tallystick.node.remoting.endpoint import Handler
 
 
-class UserProcessor:
-    """Serves nothing if the broker has no access control."""
+class UserProcessor(AccessProcessor):
+    """Users of ACL 2.0 and their policies."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
-
-    def routes(self) -> dict[int, Handler]:
-        if self._broker.access is None:
-            return {}
+    def _routes(self) -> dict[int, Handler]:
         return {
             RequestCode.AUTH_CREATE_USER: self.create_user,
             RequestCode.AUTH_UPDATE_USER: self.update_user,
@@ -61,19 +54,19 @@ class UserProcessor:
                 raise AclError("The user is existed")
             return acl.with_account(AclUser.read({**fields, "username": name, "policies": []}))
 
-        return await self._change(command, edit)
+        return await self._changed(command, edit)
 
     async def update_user(self, channel: Channel, command: Command) -> Command:
         """3002: replaces the given fields."""
         name, fields = _name(command), _body(command)
-        return await self._change(command, lambda acl: acl.with_account(_known(acl, name).changed(fields)))
+        return await self._changed(command, lambda acl: acl.with_account(_known(acl, name).changed(fields)))
 
     async def delete_user(self, channel: Channel, command: Command) -> Command:
         """3003: with its policies. A user that does not exist is no error."""
         name = _name(command)
         if self._user(name) is None:
             return command.reply()
-        return await self._change(command, lambda acl: acl.without_account(name))
+        return await self._changed(command, lambda acl: acl.without_account(name))
 
     def get_user(self, channel: Channel, command: Command) -> Command:
         """3004. No body: there is no such user."""
@@ -99,7 +92,7 @@ class UserProcessor:
                 user = user.with_policy(text(policy, "policyType"), objects(policy, "entries"))
             return acl.with_account(user)
 
-        return await self._change(command, edit)
+        return await self._changed(command, edit)
 
     async def delete_policies(self, channel: Channel, command: Command) -> Command:
         """3008: one entry (`resource`), one policy (`policyType`), or all policies of a user."""
@@ -112,7 +105,7 @@ class UserProcessor:
                 raise AclError("The acl is not exist.")
             return acl.with_account(user.without_policy(kind, resource))
 
-        return await self._change(command, edit)
+        return await self._changed(command, edit)
 
     def get_policies(self, channel: Channel, command: Command) -> Command:
         """3009. No body: the user has no policies."""
@@ -130,11 +123,6 @@ class UserProcessor:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _access(self) -> BrokerAccess:
-        access = self._broker.access
-        assert access is not None, "a broker without access control has no routes of it"
-        return access
-
     def _users(self) -> list[AclUser]:
         return [each for each in self._access().acl.accounts.values() if isinstance(each, AclUser)]
 
@@ -142,13 +130,8 @@ class UserProcessor:
         found = self._access().acl.accounts.get(name)
         return found if isinstance(found, AclUser) else None
 
-    async def _change(self, command: Command, edit: Callable[[PlainAcl], PlainAcl]) -> Command:
-        try:
-            await self._access().change(edit)
-        except AclError as error:
-            raise ResponseError(ResponseCode.NO_PERMISSION, str(error)) from error
-        except OSError as error:
-            raise ResponseError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+    async def _changed(self, command: Command, edit: Callable[[PlainAcl], PlainAcl]) -> Command:
+        await self._change(edit, ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR)
         return command.reply()
 
 
@@ -176,18 +159,15 @@ def _body(command: Command) -> dict[str, Any]:
     return found
 
 
-def _known(acl: PlainAcl, name: str) -> AclUser:
+def _known(acl: PlainAcl, name: str, missing: str = "The user is not exist") -> AclUser:
     found = acl.accounts.get(name)
     if not isinstance(found, AclUser):
-        raise AclError("The user is not exist")
+        raise AclError(missing)
     return found
 
 
 def _known_subject(acl: PlainAcl, name: str) -> AclUser:
-    found = acl.accounts.get(name)
-    if not isinstance(found, AclUser):
-        raise AclError(f"The subject of {subject_of(name)} is not exist.")
-    return found
+    return _known(acl, name, f"The subject of {subject_of(name)} is not exist.")
 
 
 def _shown(user: AclUser) -> dict[str, Any]:
