@@ -30,6 +30,9 @@ public final class SendAgain {
                 System.out.println(end + " " + begin + " " + System.currentTimeMillis() + " " + result.getSendStatus());
             } catch (Exception error) {
                 String reason = String.valueOf(error.getMessage()).split("\n")[0];
+                if (error.getCause() != null) {
+                    reason += "; the last try: " + String.valueOf(error.getCause()).split("\n")[0];
+                }
                 System.out.println("failed " + begin + " " + System.currentTimeMillis() + " " + reason);
             }
             Thread.sleep(10);

@@ -123,7 +123,12 @@ class Broker:
         self.access = self._open_access(role)
         self.sign: Signer | None = open_credentials("aclCredentialsFile", settings.aclCredentialsFile)
         """Signs the broker's own requests to name servers and to a master; None: they are not signed."""
-        self._client = RemotingClient(name="broker.client", sign=self.sign, tls=self.client_context)
+        self._client = RemotingClient(
+            {RequestCode.ARE_YOU_THERE: lambda connection, request: self.registration.answer(connection, request)},
+            name="broker.client",
+            sign=self.sign,
+            tls=self.client_context,
+        )
         self.advertised = Host(settings.brokerIP1, settings.listenPort)
         """Where clients and other members reach this broker."""
         self.http: Host | None = None

@@ -83,6 +83,10 @@ class RemotingClient(Endpoint):
                 raise RemotingConnectError(address, "the client was closed") from None
             raise
 
+    def address_of(self, connection: Connection) -> str | None:
+        """The address that a connection was opened for; None: it is not one of this client's open connections."""
+        return next((address for address, link in self._links.items() if link is connection), None)
+
     async def close(self, grace_s: float = 1.0) -> None:
         """Waits for running handlers, then closes all connections. Waiting calls fail with RemotingConnectError."""
         self.stopping = True

@@ -8,6 +8,11 @@ or while a name server has not answered, are sent in one registration.
 A member of a replicated group has no broker id (-1) and is not registered until a leader is known. Then it registers
 its id and the term of this id, and reports each change at once (B6). If a name server rejects a registration, the
 broker tries again after three seconds.
+
+A former leader stays registered as the master until its successor registers. RocketMQ's producers fail at once while a
+broker name has no master, until they request the route again, whereas the former leader forwards what it gets. A name
+server of tallystick asks the former leader whether it is alive as soon as the successor registers. One of RocketMQ does
+not, so there the former leader waits for a fixed time, after which the successor has replaced its address.
 Source: BrokerOuterAPI.registerBrokerAll of RocketMQ 4.8.0.
 """
 
@@ -32,17 +37,28 @@ if TYPE_CHECKING:
     from tallystick.node.broker.tables.topics import TopicTable
     from tallystick.node.core.settings import BrokerSettings
     from tallystick.node.remoting.client import RemotingClient
+    from tallystick.node.remoting.connection import Connection
     from tallystick.store.formats.message import Host
 
 _logger = logging.getLogger("tallystick.broker")
 _AGAIN_S = 3.0  # retry of a rejected registration: clients cannot find the broker until then
 _START_S = 3.0  # a start waits no longer for name servers
+_MASTER_ID = 0
+SUCCESSOR_S = 2.0
+"""How long a former leader waits for its successor to register, which takes a few milliseconds after its election."""
 
 
 class Registration:
     """The registrations of one broker with the name servers of `namesrvAddr` and `externalNamesrvAddr`."""
 
-    def __init__(self, client: RemotingClient, host: Host, topics: TopicTable, settings: BrokerSettings) -> None:
+    def __init__(
+        self,
+        client: RemotingClient,
+        host: Host,
+        topics: TopicTable,
+        settings: BrokerSettings,
+        successor_s: float = SUCCESSOR_S,
+    ) -> None:
         self.settings = settings
         self.term = 0
         """The term of the replicated group in which `settings.brokerId` is valid; 0 without a group."""
@@ -61,6 +77,11 @@ class Registration:
         self._outdated: set[str] = set()
         """Addresses whose registration in progress does not have the latest change."""
         self._told_ids: dict[str, int] = {}  # the last registered broker id, by the name server's address
+        self._successor_s = successor_s
+        self._asked_s: dict[str, float] = {}
+        """When a name server last asked whether this broker is alive, by the event loop's clock."""
+        self._waits: dict[str, asyncio.Event] = {}
+        """Ends the wait for a successor, by the name server's address."""
         self._stopped = False
 
     @property
@@ -84,6 +105,7 @@ class Registration:
         for task in in_progress:
             task.cancel()
         await asyncio.gather(*in_progress, return_exceptions=True)
+        await asyncio.gather(*(self._wait_for_successor(address) for address in self.nameservers))
         await self.withdraw()
 
     async def withdraw(self) -> None:
@@ -96,6 +118,18 @@ class Registration:
                 if number != UNDECIDED
             )
         )
+
+    def answer(self, connection: Connection, request: Command) -> Command:
+        """Answers a name server that asks whether this broker is alive, because another one registers at its place."""
+        if (address := self._client.address_of(connection)) is not None:
+            self.asked_by(address)
+        return request.reply()
+
+    def asked_by(self, nameserver: str) -> None:
+        """This name server asked."""
+        self._asked_s[nameserver] = asyncio.get_running_loop().time()
+        if (waits := self._waits.get(nameserver)) is not None:
+            waits.set()
 
     def soon(self) -> None:
         """Registers at the next turn of the event loop, after a change."""
@@ -117,6 +151,8 @@ class Registration:
     def _begun(self, address: str) -> asyncio.Task[bool]:
         if (task := self._registering.get(address)) is not None:
             self._outdated.add(address)
+            if address in self._waits and not self._is_former_master(address):  # it leads again
+                self._waits[address].set()
             return task
         task = asyncio.get_running_loop().create_task(self._register(address), name=f"register with {address}")
         self._registering[address] = task
@@ -126,7 +162,10 @@ class Registration:
         """Registers with one name server, again if something changed meanwhile. Returns whether it accepted."""
         try:
             while True:
+                await self._wait_for_successor(address)
                 self._outdated.discard(address)
+                if self._told_ids.get(address) != self.settings.brokerId:
+                    self._asked_s.pop(address, None)  # that was about the former place
                 # Set before the answer: an unregistration that overtakes the answer follows the registration on the
                 # same connection.
                 self._told_ids[address] = self.settings.brokerId
@@ -135,6 +174,25 @@ class Registration:
                     return accepted
         finally:
             self._registering.pop(address, None)
+
+    def _is_former_master(self, address: str) -> bool:
+        """Whether a name server was told that this member of a group leads, which it does no longer."""
+        return bool(self.term) and self._told_ids.get(address) == _MASTER_ID and self.settings.brokerId > _MASTER_ID
+
+    async def _wait_for_successor(self, address: str) -> None:
+        """Returns when a former master may give up its place at a name server, at once if it gives up nothing."""
+        asked_s = self._asked_s.get(address, float("-inf"))
+        recently = asyncio.get_running_loop().time() - asked_s < self._successor_s
+        if recently or address in self._failing or not self._is_former_master(address):
+            return
+        waits = self._waits[address] = asyncio.Event()
+        try:
+            async with asyncio.timeout(self._successor_s):
+                await waits.wait()
+        except TimeoutError:
+            pass  # a name server of RocketMQ, or no member leads
+        finally:
+            del self._waits[address]
 
     async def _keep_on(self) -> None:
         loop = asyncio.get_running_loop()
