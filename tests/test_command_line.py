@@ -128,6 +128,15 @@ def test_the_help_of_the_operator_lists_its_variables(capsys: pytest.CaptureFixt
     assert sorted(listed) == sorted(read)
 
 
+@pytest.mark.process
+def test_the_operator_names_a_package_that_is_missing() -> None:
+    module, _, name = PROGRAMS["tally-operator"].partition(":")
+    code = f"import sys; sys.modules['cronsim'] = None; from {module} import {name}; sys.exit({name}(['--help']))"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr == "tally-operator: cronsim is not installed: run pip install 'tallystick[operator]'\n"
+
+
 def test_an_abbreviated_option_and_a_value_are_not_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     assert called("tally", "produce", "--coun", "3") == 2
     assert "the following arguments are required: topic" in capsys.readouterr().err

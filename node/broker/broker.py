@@ -186,12 +186,13 @@ class Broker:
         findings = findings or FindingLog(store_settings.root)
         # The ports first: one that is taken costs no recovery, and records and name servers are told the real one.
         asked_port = settings.listenPort
-        listeners = await bind(settings.bindAddress, settings.listenPort)
+        listeners = await bind(settings.bindAddress, settings.listenPort, "broker.listenPort")
         vip_listeners: list[socket.socket] = []
         slave_listeners: list[socket.socket] = []
         try:
             if settings.vipListenerEnable and settings.listenPort > 2:
-                vip_listeners = await bind(settings.bindAddress, settings.listenPort - 2)
+                vip = "broker.listenPort - 2, the port for VIP clients; broker.vipListenerEnable=false: without it"
+                vip_listeners = await bind(settings.bindAddress, settings.listenPort - 2, vip)
             settings = replace(settings, listenPort=listeners[0].getsockname()[1])
             slave_listeners = await bind_for_slaves(settings, store_settings, any_port=asked_port == 0)
             port = slave_listeners[0].getsockname()[1] if slave_listeners else 0
@@ -278,7 +279,7 @@ class Broker:
         store_settings = replace(store_settings, brokerRole=BrokerRole.ASYNC_MASTER)
         plan = GroupPlan(settings, store_settings)
         progress.enter(RECOVERING, "log")
-        own = await bind(settings.bindAddress, plan.own[1])
+        own = await bind(settings.bindAddress, plan.own[1], "store.dLegerPeers, for the members of the group")
         lock = None
         try:
             # Lock the folder before the recovery, which would truncate what a process that still runs is writing. In a

@@ -95,7 +95,10 @@ class ClusterClient:
         for address in self.nameservers:
             try:
                 return await self.call(address, code, ext)
-            except RequestRefusedError:
+            except RequestRefusedError as error:
+                if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    problem = f"{address} is not a name server, perhaps it is a broker: {error.remark}"
+                    continue
                 raise  # an answer: the other name servers would give the same one
             except RemotingError as error:
                 problem = error

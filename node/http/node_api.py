@@ -27,6 +27,7 @@ from aiohttp import web
 from tallystick.node.http.admin_api import AdminView
 from tallystick.replication.durable import DiskState
 from tallystick.store.clock import wall_ms
+from tallystick.store.engine.cleaning import used_part
 
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
@@ -211,8 +212,8 @@ def _disk(settings: Settings, broker: Broker | None) -> dict[str, Any]:
     except OSError as problem:
         error = error or f"{path}: {problem.strerror}"
     else:
-        total, free = stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
-        ratio = round(1 - free / total, 4) if total else 0.0
+        total, free, used = stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize, used_part(_existing(path))
+        ratio = None if used is None else round(used, 4)
         found |= {"totalBytes": total, "freeBytes": free, "usedRatio": ratio}
     return found | {"healthy": error is None, "error": error}
 

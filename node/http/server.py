@@ -233,7 +233,7 @@ class HttpServer:
 
     async def start(self) -> int:
         """Listens and returns the port. OSError: the address cannot be used; the text names it."""
-        sockets = await bind(self._settings.host, self._settings.port)
+        sockets = await bind(self._settings.host, self._settings.port, "http.port")
         await self._runner.setup()
         server = self._runner.server
         assert server is not None, "the runner is set up"

@@ -118,10 +118,11 @@ class NameServer:
             self.accounts = open_accounts(settings.aclFile, open_sealer(settings.aclKeyFile), self._door)
             self.access.accounts = Accounts.of(self.accounts.acl)
             self._look_at_accounts(self.access, self.accounts)
-        port = await self.server.start(settings.bindAddress, settings.listenPort, self._tls)
+        port = await self.server.start(settings.bindAddress, settings.listenPort, self._tls, "nameserver.listenPort")
         if settings.externalListenPort:
             try:
-                await self.external_server.start(settings.bindAddress, settings.externalListenPort, self._tls)
+                setting = "nameserver.externalListenPort"
+                await self.external_server.start(settings.bindAddress, settings.externalListenPort, self._tls, setting)
             except OSError:
                 await self.server.stop()
                 raise

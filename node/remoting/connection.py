@@ -64,6 +64,7 @@ class Connection(asyncio.Protocol):
         self._write_paused = False
         self._read_paused = False
         self._charged = False
+        self._fault: str | None = None  # why the connection was closed: what the peer sent was not a frame
         self._waiting_bytes = 0  # large bodies in `_backlog` and in handlers
         self._received = 0
         self._frame_begin, self._frame_bytes, self._frame_s = 0, 0, 0.0  # of an unfinished frame, when it grew last
@@ -235,7 +236,9 @@ class Connection(asyncio.Protocol):
         for answer in self._calls.values():
             if not answer.done():
                 answer.set_exception(
-                    RemotingConnectError(self.id, f"the connection was lost{f': {error}' if error else ''}")
+                    RemotingConnectError(
+                        self.id, self._fault or f"the connection was lost{f': {error}' if error else ''}"
+                    )
                 )
         if self in self.endpoint.connections:
             self.endpoint.lost(self)
@@ -265,7 +268,9 @@ class Connection(asyncio.Protocol):
             else:
                 self._serve(frames)
         if broken is not None and not self.closed:
-            self.endpoint.log.warning("frame", "%s sent %s: connection closed", self.id, str(broken))
+            self._fault = f"it sent {broken}: connection closed"
+            if not self._calls:  # otherwise their callers get the error
+                self.endpoint.log.warning("frame", "%s sent %s: connection closed", self.id, str(broken))
             self.close()
         if source.unfinished_bytes > _WATCHED_BYTES or self._charged:
             self._charge()

@@ -85,6 +85,8 @@ class FrameSplitter:
 
 
 def _reason(total: int, mark: int, max_frame: int) -> str:
+    if (text := total.to_bytes(4, "big")).isalnum():  # as of another protocol: "GET ", "HTTP", "SSH-"
+        return f"text that begins with {text.decode()!r}, which is not a frame"
     if total & 0x80000000:
         return f"a frame with the negative length {total - (1 << 32)}"
     if total + 4 > max_frame:

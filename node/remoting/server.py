@@ -22,9 +22,9 @@ class RemotingServer(Endpoint):
 
     _servers: Sequence[asyncio.Server] = ()
 
-    async def start(self, host: str, port: int, tls: ProcessTls | None = None) -> int:
-        """Listen; returns the port (chosen by the system for 0). OSError: the address cannot be used."""
-        return await self.serve(await bind(host, port), tls)
+    async def start(self, host: str, port: int, tls: ProcessTls | None = None, setting: str = "") -> int:
+        """Listen; returns the port (chosen by the system for 0). OSError: the address cannot be used, see `bind`."""
+        return await self.serve(await bind(host, port, setting), tls)
 
     async def serve(self, sockets: Sequence[socket.socket], tls: ProcessTls | None = None) -> int:
         """Listen on what `bind` returned, which is ours from here on; returns its port. `tls` None: without TLS."""
@@ -49,11 +49,11 @@ class RemotingServer(Endpoint):
             self._servers = ()
 
 
-async def bind(host: str, port: int) -> list[socket.socket]:
+async def bind(host: str, port: int, setting: str = "") -> list[socket.socket]:
     """Sockets at every address of `host`, which refuse connections until they are served.
 
     So an owner learns that its port is free, and which one it has (`port` 0: any free one, the same at every address),
-    before it does its long work. OSError: the address cannot be had; the text names it.
+    before it does its long work. OSError: the address cannot be had; the text names it, and the `setting` it is from.
     """
     bound: list[socket.socket] = []
     absent: OSError | None = None
@@ -75,7 +75,8 @@ async def bind(host: str, port: int) -> list[socket.socket]:
             raise absent
     except OSError as error:
         close_all(bound)
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+        source = f" ({setting})" if setting else ""
+        raise OSError(error.errno, f"cannot listen on {host}:{port}{source}: {error.strerror}") from error
     return bound
 
 

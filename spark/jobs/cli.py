@@ -32,8 +32,13 @@ from tallystick.spark.volume import VolumeError
 from tallystick.store.command_line import CommandParser
 from tallystick.store.standard_output import while_it_is_read
 
+
+class SparkMissingError(RuntimeError):
+    """Spark cannot start here."""
+
+
 _EXPECTED: tuple[type[Exception], ...] = (
-    *(OptionError, VolumeError, OutputError, StoreClientError, OSError, ValueError),
+    *(OptionError, SparkMissingError, VolumeError, OutputError, StoreClientError, OSError, ValueError),
 )
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """spark-submit sets it for the Python program that it starts."""
@@ -174,6 +179,7 @@ def _runner(master: str | None) -> Iterator[Runner]:
     if master == "none":
         yield inline
         return
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("tally-job").config("spark.ui.showConsoleProgress", "false")
@@ -182,7 +188,14 @@ def _runner(master: str | None) -> Iterator[Runner]:
         builder = builder.config("spark.ui.enabled", "false").master(master or _LOCAL)
     elif master is not None:
         builder = builder.master(master)
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        # The name of this method differs between the versions of Spark.
+        if "JAVA_GATEWAY_EXITED" not in str(error):
+            raise
+        reason = "Spark does not start, probably because Java is not installed: --master none runs the job without it"
+        raise SparkMissingError(reason) from error
     try:
         yield on_spark(spark.sparkContext)
     finally:

@@ -219,7 +219,8 @@ def test_half_a_surrogate_pair_does_not_stop_an_answer() -> None:
         (struct.pack(">iI", 9, 6), "header of 6 bytes"),
         (struct.pack(">iI", MAX_FRAME - 3, 0), f"frame of {MAX_FRAME + 1} bytes"),
         (struct.pack(">iI", 20, 2 << 24), "header type 2"),
-        (b"GET / HTTP/1.1\r\n", "frame of"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "text that begins with 'HTTP', which is not a frame"),
+        (b"\xff\xff\xff\xffGET / HTTP/1.1\r\n", "negative length -1"),
     ],
 )
 def test_the_lengths_of_a_frame_are_checked_and_the_good_ones_before_it_kept(head: bytes, match: str) -> None:

@@ -111,6 +111,16 @@ def test_a_refusal_is_one_line_with_the_reason(shell: Shell, arguments: tuple[st
     assert says in shell.err and shell.err.startswith("tally: ") and shell.err.count("\n") == 1
 
 
+def test_an_address_that_is_not_a_name_server_is_explained(process: TallyProcess, shell: Shell) -> None:
+    broker, http = process.places["broker"], process.places["http"]
+    assert shell("topic", "list", "-n", broker, code=2) == ""
+    assert f"{broker} is not a name server, perhaps it is a broker" in shell.err and shell.err.count("\n") == 1
+    assert shell("topic", "list", "-n", http, code=2) == ""
+    assert f"{http}: it sent text that begins with 'HTTP', which is not a frame" in shell.err
+    assert shell.err.count("\n") == 1
+    assert shell("topic", "list", "-n", f"{broker};{process.nameserver}")
+
+
 def test_a_topic_that_may_only_be_read(shell: Shell, topic: str) -> None:
     shell("topic", "create", topic, "--perm", "4")
     shell("produce", topic, "x", code=1)

@@ -103,16 +103,33 @@ def test_a_second_process_is_kept_out_of_the_folder(tmp_path: Path) -> None:
         produce(process, "Kept", "still there")
 
 
-@pytest.mark.parametrize("flag", ["--port", "--nameserver-port", "--http-port"])
-def test_a_port_that_is_taken_is_named_and_no_store_is_made(tmp_path: Path, flag: str) -> None:
+@pytest.mark.parametrize(
+    ("flag", "setting"),
+    [
+        ("--port", "broker.listenPort"),
+        ("--nameserver-port", "nameserver.listenPort"),
+        ("--http-port", "http.port"),
+    ],
+)
+def test_a_port_that_is_taken_is_named_and_no_store_is_made(tmp_path: Path, flag: str, setting: str) -> None:
     free = {"--port": "0", "--nameserver-port": "0", "--http-port": "0"}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         flags = [part for pair in (free | {flag: str(port)}).items() for part in pair]
         result = tally("run", "--dir", str(tmp_path / "data"), *flags)
     assert result.returncode == 2
-    assert f"tally: cannot listen on 127.0.0.1:{port}: Address already in use" in result.stderr.splitlines()
+    expected = f"tally: cannot listen on 127.0.0.1:{port} ({setting}): Address already in use"
+    assert expected in result.stderr.splitlines()
     assert not (tmp_path / "data" / "store").exists()
+
+
+def test_the_port_for_vip_clients_that_is_taken_is_explained(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ports = ("--port", str(port + 2), "--nameserver-port", "0", "--http-port", "0")
+        result = tally("run", "--dir", str(tmp_path / "data"), *ports)
+    assert result.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port} (broker.listenPort - 2, the port for VIP clients;" in result.stderr
 
 
 def test_a_store_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:

@@ -27,12 +27,12 @@ async def bind_for_slaves(
     if store_settings.enableDLegerCommitLog or port == 0:
         return []
     if port > 0:
-        return await bind(settings.bindAddress, port)
+        return await bind(settings.bindAddress, port, "store.haListenPort")
     port = 0 if any_port else settings.listenPort + 1
     try:
         if port > _HIGHEST_PORT:
             raise OSError(f"there is no port {port}")
-        return await bind(settings.bindAddress, port)
+        return await bind(settings.bindAddress, port, "the port for slaves: broker.listenPort + 1")
     except OSError as error:
         if store_settings.brokerRole is BrokerRole.SYNC_MASTER:
             raise
