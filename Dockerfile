@@ -41,6 +41,9 @@ RUN python3 -m pip --python /opt/tallystick/bin/python3 install "$(echo /dist/*.
 FROM base AS node
 COPY --from=built-node /opt/tallystick /opt/tallystick
 EXPOSE 9876 10909 10911 10912 8080
+# Kubernetes ignores it and has probes of its own. A long recovery is not a failure.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=10m --retries=3 \
+    CMD ["python3", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8080/readyz', timeout=4)"]
 ENTRYPOINT ["tally"]
 CMD ["run", "--dir", "/data", "--host", "0.0.0.0"]
 ARG VERSION

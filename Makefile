@@ -162,6 +162,10 @@ acl-decisions: build ## decisions of access control, compared with those of Rock
 tls-lab: build ## TLS with RocketMQ's own Java client, its admin tool and openssl: PEER_VERSION=5.5.0
 	$(BIN)/python e2e/tls_lab.py --version $(or $(PEER_VERSION),4.8.0)
 
+.PHONY: compose-lab
+compose-lab: build ## the Compose file of docs/deployment.md with a Docker Engine: IMAGE=tallystick-node:0.1.0
+	$(BIN)/python e2e/compose_lab.py $(if $(IMAGE),--image $(IMAGE))
+
 peer: build ## RocketMQ's own Java client against ours (../shared/peer): PEER_VERSION=5.x COMPARE=1, or TLS=1
 	$(BIN)/python e2e/peer_suite.py --version $(or $(PEER_VERSION),4.8.0) $(if $(COMPARE),--compare --again 2) $(if $(TLS),--tls)
 

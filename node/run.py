@@ -23,7 +23,7 @@ import uvloop
 
 from tallystick.node.broker.broker import Broker
 from tallystick.node.broker.group.group_role import BrokerGroup
-from tallystick.node.core import logs
+from tallystick.node.core import logs, service_manager
 from tallystick.node.core.addresses import wait_for_address
 from tallystick.node.core.configuration import Settings
 from tallystick.node.core.starting import WAITING, StartProgress, StartStoppedError
@@ -120,11 +120,13 @@ class _Process:
             if not self._stop.is_set():  # a signal may have come while the store was recovered
                 named = ", ".join(f"{name} {places[name]}" for name in _ORDER if name in places)
                 print(f"tally is ready in {time.perf_counter() - self._begin:.2f} s: {named}", flush=True)
+                service_manager.notify(service_manager.READY)
                 await self._stop.wait()
                 while self._again:
                     await self._start_again(settings)
                     await self._stop.wait()
             _logger.info("stopping")
+            service_manager.notify(service_manager.STOPPING)
 
     async def _start_broker(self, settings: Settings) -> Broker:
         broker = await Broker.start(

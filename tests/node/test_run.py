@@ -74,6 +74,23 @@ def test_a_signal_ends_it_in_order(tmp_path: Path, number: int) -> None:
         assert sorted(consume(process, "Kept")) == ["a", "b"]
 
 
+def test_a_service_manager_learns_when_it_serves_and_when_it_stops(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        with TallyProcess(tmp_path, fresh=True, NOTIFY_SOCKET=str(tmp_path / "notify")) as process:
+            assert manager.recv(100) == b"READY=1"
+            assert process.end() == 0
+        assert manager.recv(100) == b"STOPPING=1"
+
+
+def test_a_service_manager_that_is_gone_has_no_effect(tmp_path: Path) -> None:
+    with TallyProcess(tmp_path, fresh=True, NOTIFY_SOCKET="@tallystick-no-manager") as process:
+        produce(process, "Kept", "stored")
+        assert process.end() == 0
+    assert "cannot notify the service manager at @tallystick-no-manager: Connection refused" in process.log.read_text()
+
+
 def test_a_kill_leaves_the_mark_and_the_next_start_serves_what_was_answered(tmp_path: Path) -> None:
     with TallyProcess(tmp_path, fresh=True) as process:
         produce(process, "Kept", "a", "b")
