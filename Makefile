@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-PARTS := node operator replication spark store
+PARTS := client node operator replication spark store
 unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes: each of them would compile the product again
 KERNEL_SOURCES := $(wildcard store/kernel/src/*.rs store/kernel/src/*/*.rs) store/kernel/Cargo.toml store/kernel/Cargo.lock
 
@@ -15,13 +15,13 @@ help: ## this list
 build: $(VENV)/.built ## .venv with the product in it: .venv/bin/tally
 
 INSTALL = test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV); \
-    $(BIN)/python -m pip install --quiet --editable
+    $(BIN)/python -m pip install --quiet --editable client --editable
 
-$(VENV)/.built: pyproject.toml $(KERNEL_SOURCES)
+$(VENV)/.built: pyproject.toml client/pyproject.toml $(KERNEL_SOURCES)
 	$(INSTALL) .
 	touch $@
 
-$(VENV)/.dev: pyproject.toml $(KERNEL_SOURCES) # checkers, the operator's libraries and Spark as well: half a gigabyte
+$(VENV)/.dev: pyproject.toml client/pyproject.toml $(KERNEL_SOURCES) # checkers, the operator's libraries and Spark as well: half a gigabyte
 	$(INSTALL) '.[dev]'
 	touch $(VENV)/.built $@
 

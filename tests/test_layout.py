@@ -18,13 +18,17 @@ from tallystick.store import _kernel
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]
+CLIENT = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())
+"""The client is a wheel of its own."""
+CLIENT_PACKAGES: list[str] = CLIENT["tool"]["setuptools"]["packages"]
+PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"] + CLIENT_PACKAGES
 PARTS = sorted({name.split(".")[1] for name in PACKAGES})
 # What a part may import of the others. Imports point one way: code for bytes does not import code for processes.
 MAY_IMPORT: dict[str, set[str]] = {
-    "store": set(),
+    "client": set(),  # applications install it without the other parts
+    "store": {"client"},  # the formats that both know, see below
     "replication": {"store"},
-    "node": {"replication", "store"},
+    "node": {"client", "replication", "store"},
     "spark": {"node", "store"},  # it reads volumes; see SPARK_MAY_USE_THE_NODE
     "operator": set(),  # it knows manifests and the nodes' HTTP, never bytes
 }
@@ -67,6 +71,30 @@ def test_imports_point_one_way(part: str) -> None:
         and name.split(".")[1] not in MAY_IMPORT[part]
     ]
     assert wrong == []
+
+
+def test_servers_use_only_the_formats_of_the_client() -> None:
+    """`client/wire` has what both sides of a connection know, without I/O. Only the node's commands are clients."""
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in MODULES
+        if path.relative_to(ROOT).parts[0] in ("node", "store")
+        and path.relative_to(ROOT).parts[:2] != ("node", "commands")
+        for name in imported(path)
+        if name.startswith("tallystick.client") and not name.startswith("tallystick.client.wire")
+    ]
+    assert wrong == []
+
+
+def test_the_formats_of_the_client_load_nothing_else() -> None:
+    """A broker that imports a codec does not load connections, producers and consumers."""
+    code = (
+        "import sys, tallystick.client.wire.codec, tallystick.client.wire.signatures\n"
+        "print([name for name in sys.modules if name.startswith('tallystick.client.') "
+        "and not name.startswith('tallystick.client.wire')], 'asyncio' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert shown.stdout == "[] False\n", shown.stderr
 
 
 # The reader and the jobs read files. These modules of Spark's part use parts of the node.
@@ -187,13 +215,15 @@ def test_the_kernel_knows_no_other_part() -> None:
 def test_every_folder_with_modules_is_packaged() -> None:
     folders = {".".join(("tallystick", *path.relative_to(ROOT).parent.parts)) for path in MODULES}
     assert sorted(folders) == sorted(PACKAGES)
-    assert PROJECT["tool"]["setuptools"]["package-dir"] == {f"tallystick.{part}": part for part in PARTS}
+    mine = PROJECT["tool"]["setuptools"]["package-dir"]
+    assert mine == {f"tallystick.{part}": part for part in PARTS if part != "client"}
+    assert CLIENT["tool"]["setuptools"]["package-dir"] == {"tallystick.client": "."}
     assert sorted(MAY_IMPORT) == PARTS
 
 
 def test_no_part_has_an_init_module() -> None:
     """With one, a part named like a standard module would shadow it for every Python started in the root."""
-    assert list(ROOT.glob("*/__init__.py")) == []
+    assert list(ROOT.glob("*/__init__.py")) == [ROOT / "client" / "__init__.py"], "no standard module has that name"
     assert [path for part in PARTS for path in (ROOT / part).rglob("test_*.py")] == [], "tests live under tests/"
 
 

@@ -1,48 +1,21 @@
-"""Signatures of requests, as RocketMQ's clients make them.
+"""Signatures of requests, shared with clients: the code is in their wheel, which depends on no other."""
 
-A client adds the fields `AccessKey` and `Signature` to the extension fields of a request, and `SecurityToken` if it has
-one. The signature is the base64 text of the HMAC-SHA1, with the account's secret as key, of the values of all other
-fields in the order of their names, followed by the body. Names, code, flags and the opaque number are not signed, and
-nothing separates the values.
+from tallystick.client.wire.signatures import (
+    ACCESS_KEY,
+    SECURITY_TOKEN,
+    SIGNATURE,
+    is_signed,
+    sign,
+    signature,
+    signed_content,
+)
 
-Source: AclClientRPCHook, AclUtils and AclSigner of RocketMQ 4.8.0; recorded requests of its client.
-"""
-
-from __future__ import annotations
-
-import base64
-import hmac
-from collections.abc import Mapping
-
-from tallystick.node.remoting.command import Command
-
-ACCESS_KEY = "AccessKey"
-SIGNATURE = "Signature"
-SECURITY_TOKEN = "SecurityToken"
-_NOT_SIGNED = frozenset({SIGNATURE, "_UNIQUE_KEY_QUERY"})
-
-
-def signed_content(ext: Mapping[str, str], body: bytes) -> bytes:
-    """The bytes that a signature covers."""
-    text = "".join(ext[name] for name in sorted(ext) if name not in _NOT_SIGNED)
-    return text.encode("utf-8", "replace") + body
-
-
-def signature(secret: str, ext: Mapping[str, str], body: bytes) -> str:
-    """The signature of a request with these extension fields."""
-    digest = hmac.digest(secret.encode("utf-8", "replace"), signed_content(ext, body), "sha1")
-    return base64.b64encode(digest).decode()
-
-
-def is_signed(secret: str, ext: Mapping[str, str], body: bytes) -> bool:
-    """Whether the fields contain the right signature. The comparison takes the same time for each wrong one."""
-    given = ext.get(SIGNATURE, "").encode("utf-8", "replace")
-    return hmac.compare_digest(given, signature(secret, ext, body).encode())
-
-
-def sign(command: Command, access_key: str, secret: str) -> None:
-    """Adds the fields of a signature to a request."""
-    ext = command.ext = dict(command.ext or {})
-    ext[ACCESS_KEY] = access_key
-    ext.pop(SIGNATURE, None)
-    ext[SIGNATURE] = signature(secret, ext, command.body)
+__all__ = [
+    "ACCESS_KEY",
+    "SECURITY_TOKEN",
+    "SIGNATURE",
+    "is_signed",
+    "sign",
+    "signature",
+    "signed_content",
+]

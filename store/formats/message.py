@@ -6,56 +6,39 @@ The statuses have RocketMQ's names (`PutMessageStatus`, `GetMessageStatus`), bec
 from __future__ import annotations
 
 import enum
-import socket
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from tallystick.client.wire.host import Host
+from tallystick.client.wire.sys_flag import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NONE,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    SysFlag,
+)
 
-class Host(NamedTuple):
-    """An address in a record: IPv4 or IPv6 text, and a port."""
-
-    ip: str
-    port: int
-
-    def encode(self) -> bytes:
-        """8 bytes (IPv4) or 20 bytes (IPv6): the address, then the port as a 4-byte integer, big-endian."""
-        family = socket.AF_INET6 if ":" in self.ip else socket.AF_INET
-        return socket.inet_pton(family, self.ip) + self.port.to_bytes(4, "big")
-
-    @classmethod
-    def decode(cls, data: bytes) -> Host:
-        """The inverse of `encode`. Raises ValueError unless `data` has 8 or 20 bytes."""
-        if len(data) not in (8, 20):
-            raise ValueError(f"a host has 8 or 20 bytes, not {len(data)}")
-        family = socket.AF_INET if len(data) == 8 else socket.AF_INET6
-        return cls(socket.inet_ntop(family, data[:-4]), int.from_bytes(data[-4:], "big"))
-
-    def __str__(self) -> str:
-        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+__all__ = [
+    "NOWHERE",
+    "TRANSACTION_COMMIT",
+    "TRANSACTION_MASK",
+    "TRANSACTION_NONE",
+    "TRANSACTION_PREPARED",
+    "TRANSACTION_ROLLBACK",
+    "GetResult",
+    "GetStatus",
+    "Host",
+    "Message",
+    "MessageBatch",
+    "PutResult",
+    "PutStatus",
+    "QueryResult",
+    "SysFlag",
+]
 
 
 NOWHERE = Host("127.0.0.1", 0)
 """The host of a message that was not sent over a network."""
-
-
-class SysFlag(enum.IntEnum):
-    """Bits of a record's SYSFLAG. The transaction type is a two-bit value, not two flags.
-
-    Not an IntFlag: the complement of an IntFlag has no unnamed bits, so a mask built from it would drop bits that a
-    client sent.
-    """
-
-    COMPRESSED = 0x01
-    MULTI_TAGS = 0x02
-    BORN_HOST_V6 = 0x10
-    STORE_HOST_V6 = 0x20
-
-
-TRANSACTION_MASK = 0x0C
-TRANSACTION_NONE = 0x00
-TRANSACTION_PREPARED = 0x04
-TRANSACTION_COMMIT = 0x08
-TRANSACTION_ROLLBACK = 0x0C
 
 
 @dataclass(slots=True)

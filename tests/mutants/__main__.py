@@ -29,7 +29,7 @@ from .times import Times, minutes
 _CANARY = Mutant(
     "canary",
     "properties are separated by another byte",
-    (Edit("store/formats/properties.py", 'PROPERTY_SEPARATOR = "\\x02"', 'PROPERTY_SEPARATOR = "\\x03"'),),
+    (Edit("client/wire/properties.py", 'PROPERTY_SEPARATOR = "\\x02"', 'PROPERTY_SEPARATOR = "\\x03"'),),
     Detector(pytest=("tests/store/test_properties.py::test_a_stored_text",)),
     60.0,
 )

@@ -71,7 +71,7 @@ class PrivateCopy:
         packages = self.tree / ".venv" / libraries.relative_to(sys.prefix)
         pth = _PTH.format(libraries=libraries, folder=str(self.tree))
         (packages / "mutants.pth").write_text(pth)
-        parts = ["node", "operator", "replication", "spark", "store", "tests"]
+        parts = ["client", "node", "operator", "replication", "spark", "store", "tests"]
         subprocess.run([self.python, "-m", "compileall", "-q", *parts], cwd=self.tree, check=True)
 
     def remove(self) -> None:

@@ -79,7 +79,7 @@ SLOW = frozenset(
         "tests/store/test_engine_crash.py",
         "tests/store/test_every_start_rebuilds.py",
         "tests/store/test_expiry.py",
-        "tests/store/test_fastjson.py",
+        "tests/client/test_fastjson.py",
         "tests/store/test_golden.py",
         "tests/store/test_index_geometry.py",
         "tests/store/test_queues_are_compared.py",

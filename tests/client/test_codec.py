@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.node.remoting.codec import MAX_FRAME, decode, encode, encode_head
-from tallystick.node.remoting.command import LANGUAGES, Command, HeaderType
-from tallystick.node.remoting.errors import FrameError, HeaderError
-from tallystick.node.remoting.frames import Frame, FrameSplitter
+from tallystick.client.wire.codec import MAX_FRAME, decode, encode, encode_head
+from tallystick.client.wire.command import LANGUAGES, Command, HeaderType
+from tallystick.client.wire.errors import FrameError, HeaderError
+from tallystick.client.wire.frames import Frame, FrameSplitter
 
 # Printed by RocketMQ 4.8.0's own classes.
 PULL_FIELDS = {

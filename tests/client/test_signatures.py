@@ -3,10 +3,10 @@
 import pytest
 from signed_requests import SIGNED
 
-from tallystick.node.access.signatures import SIGNATURE, is_signed, sign
-from tallystick.node.remoting.codec import decode
-from tallystick.node.remoting.command import Command
-from tallystick.node.remoting.frames import FrameSplitter
+from tallystick.client.wire.signatures import SIGNATURE, is_signed, sign
+from tallystick.client.wire.codec import decode
+from tallystick.client.wire.command import Command
+from tallystick.client.wire.frames import FrameSplitter
 
 
 def request(name: str) -> tuple[str, dict[str, str], bytes]:

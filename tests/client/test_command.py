@@ -2,8 +2,8 @@
 
 import pytest
 
-from tallystick.node.remoting.codes import RequestCode, ResponseCode
-from tallystick.node.remoting.command import (
+from tallystick.client.wire.codes import RequestCode, ResponseCode
+from tallystick.client.wire.command import (
     Command,
     HeaderType,
     ResponseError,

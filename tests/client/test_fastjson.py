@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.store.fastjson import (
+from tallystick.client.wire.fastjson import (
     MAX_DEPTH,
     FastjsonError,
     JsonObjectKey,

@@ -1,0 +1,103 @@
+"""The client of an application: `async with Client("ns1:9876;ns2:9876") as client`."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Literal, Self
+
+from tallystick.client.core.errors import ClosedError, ConfigurationError
+from tallystick.client.core.events import OnEvent
+from tallystick.client.transport.connections import Acl
+from tallystick.client.transport.routes import Route
+from tallystick.client.transport.session import Session
+from tallystick.client.wire.command import Command, HeaderType
+
+_HEADERS: Mapping[str, HeaderType] = {"json": HeaderType.JSON, "rocketmq": HeaderType.ROCKETMQ}
+
+
+class Client:
+    """A client of a cluster. Producers and consumers that it makes share its connections and end with it.
+
+    Use it as an asynchronous context manager, in one event loop. It starts no threads; asyncio resolves host names in
+    its own.
+    """
+
+    def __init__(
+        self,
+        nameservers: str,
+        *,
+        tls: bool | ssl.SSLContext = False,
+        acl: Acl | tuple[str, str] | None = None,
+        timeout: float = 3.0,
+        connect_timeout: float = 3.0,
+        client_id: str | None = None,
+        on_event: OnEvent | None = None,
+        header: Literal["json", "rocketmq"] = "json",
+    ) -> None:
+        """`nameservers`: `host:port;host:port`. `tls`: True verifies servers with the system's certificates; a context
+        does as it says. `acl`: an account of access control. `timeout`, `connect_timeout`: seconds of a request and of
+        an attempt to connect. `client_id`: how brokers name this client; it must be unique. `on_event` gets events, and
+        must not block. `header`: the encoding of requests. ConfigurationError: an argument is wrong.
+        """
+        addresses = [part.strip() for part in nameservers.replace(",", ";").split(";") if part.strip()]
+        if timeout <= 0 or connect_timeout <= 0:
+            raise ConfigurationError("timeout and connect_timeout are numbers of seconds above 0")
+        if header not in _HEADERS:
+            raise ConfigurationError(f"header is json or rocketmq, not {header!r}")
+        context = ssl.create_default_context() if tls is True else tls or None
+        self._session = Session(
+            addresses,
+            tls=context,
+            acl=Acl(*acl) if isinstance(acl, tuple) else acl,
+            header=_HEADERS[header],
+            connect_timeout_s=connect_timeout,
+            timeout_s=timeout,
+            client_id=client_id,
+            on_event=on_event,
+        )
+        self._entered = False
+
+    async def __aenter__(self) -> Self:
+        if self._entered:
+            raise ClosedError("a Client is used once: make a new one")
+        self._entered = True
+        self._session.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes producers, consumers and connections. It can be called again."""
+        await self._session.close()
+
+    @property
+    def id(self) -> str:
+        """How brokers name this client."""
+        return self._session.client_id
+
+    async def route(self, topic: str) -> Route:
+        """Asks a name server for the brokers and queues of a topic. NotFound: it does not exist."""
+        return await self._session.routes.refresh(topic)
+
+    async def ask_nameserver(
+        self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", *, timeout: float | None = None
+    ) -> Command:
+        """Sends any request to a name server. Refused: its answer is an error; ConnectionFailed, NoAnswer: there is
+        no answer of any of them."""
+        return await self._session.nameservers.ask(code, dict(ext or {}), timeout or self._session.timeout_s, body)
+
+    async def ask(
+        self,
+        address: str,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+    ) -> Command:
+        """Sends any request to a server. Refused: its answer is an error; ConnectionFailed, NoAnswer: there is none."""
+        command = Command(code, ext=dict(ext) if ext is not None else None, body=body)
+        return await self._session.connections.ask(address, command, timeout or self._session.timeout_s)
