@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tallystick.client.client import Client as Client
+    from tallystick.client.core.codecs import BYTES as BYTES
+    from tallystick.client.core.codecs import JSON as JSON
+    from tallystick.client.core.codecs import TEXT as TEXT
+    from tallystick.client.core.codecs import Codec as Codec
+    from tallystick.client.core.codecs import msgspec_codec as msgspec_codec
+    from tallystick.client.core.codecs import pydantic_codec as pydantic_codec
     from tallystick.client.core.errors import AccessDenied as AccessDenied
     from tallystick.client.core.errors import BufferFull as BufferFull
     from tallystick.client.core.errors import Busy as Busy
@@ -24,6 +30,12 @@ if TYPE_CHECKING:
     from tallystick.client.core.errors import Timeout as Timeout
     from tallystick.client.core.errors import Unknown as Unknown
     from tallystick.client.core.events import Event as Event
+    from tallystick.client.core.message import Message as Message
+    from tallystick.client.core.message import Stored as Stored
+    from tallystick.client.producing.producer import Producer as Producer
+    from tallystick.client.producing.producer import Reply as Reply
+    from tallystick.client.producing.result import SendResult as SendResult
+    from tallystick.client.producing.result import SendStatus as SendStatus
     from tallystick.client.transport.connections import Acl as Acl
     from tallystick.client.transport.routes import Queue as Queue
     from tallystick.client.transport.routes import Route as Route
@@ -37,6 +49,18 @@ _PLACES = {
     "Acl": "transport.connections",
     "Client": "client",
     "Event": "core.events",
+    "BYTES": "core.codecs",
+    "Codec": "core.codecs",
+    "JSON": "core.codecs",
+    "Message": "core.message",
+    "Producer": "producing.producer",
+    "Reply": "producing.producer",
+    "SendResult": "producing.result",
+    "SendStatus": "producing.result",
+    "Stored": "core.message",
+    "TEXT": "core.codecs",
+    "msgspec_codec": "core.codecs",
+    "pydantic_codec": "core.codecs",
     "Queue": "transport.routes",
     "Route": "transport.routes",
 }

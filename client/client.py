@@ -5,16 +5,24 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Protocol, Self, TypeVar, Unpack
 
 from tallystick.client.core.errors import ClosedError, ConfigurationError
 from tallystick.client.core.events import OnEvent
+from tallystick.client.producing.producer import Producer, ProducerOptions
 from tallystick.client.transport.connections import Acl
 from tallystick.client.transport.routes import Route
 from tallystick.client.transport.session import Session
 from tallystick.client.wire.command import Command, HeaderType
 
 _HEADERS: Mapping[str, HeaderType] = {"json": HeaderType.JSON, "rocketmq": HeaderType.ROCKETMQ}
+
+
+class _Closable(Protocol):
+    async def close(self) -> Any: ...
+
+
+Owned = TypeVar("Owned", bound=_Closable)
 
 
 class Client:
@@ -58,6 +66,7 @@ class Client:
             on_event=on_event,
         )
         self._entered = False
+        self._owns: list[_Closable] = []
 
     async def __aenter__(self) -> Self:
         if self._entered:
@@ -71,12 +80,22 @@ class Client:
 
     async def close(self) -> None:
         """Closes producers, consumers and connections. It can be called again."""
+        while self._owns:
+            await self._owns.pop().close()
         await self._session.close()
 
     @property
     def id(self) -> str:
         """How brokers name this client."""
         return self._session.client_id
+
+    def producer(self, group: str, **options: Unpack[ProducerOptions]) -> Producer:
+        """Returns a producer of a group. The options are those of `Producer`."""
+        return self._owned(Producer(self._session, group, **options))
+
+    def _owned(self, made: Owned) -> Owned:
+        self._owns.append(made)
+        return made
 
     async def route(self, topic: str) -> Route:
         """Asks a name server for the brokers and queues of a topic. NotFound: it does not exist."""

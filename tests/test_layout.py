@@ -19,7 +19,7 @@ from tallystick.store import _kernel
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 CLIENT = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())
-"""The client is a wheel of its own."""
+"""The client is a separate wheel."""
 CLIENT_PACKAGES: list[str] = CLIENT["tool"]["setuptools"]["packages"]
 PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"] + CLIENT_PACKAGES
 PARTS = sorted({name.split(".")[1] for name in PACKAGES})
