@@ -8,6 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tallystick.client.client import Client as Client
+    from tallystick.client.consuming.consumer import Consumer as Consumer
+    from tallystick.client.consuming.delivery import Batch as Batch
+    from tallystick.client.consuming.delivery import Delivery as Delivery
+    from tallystick.client.consuming.filters import ALL as ALL
+    from tallystick.client.consuming.filters import Sql as Sql
+    from tallystick.client.consuming.filters import Tags as Tags
+    from tallystick.client.consuming.pull import PullConsumer as PullConsumer
+    from tallystick.client.consuming.pulling import Pulled as Pulled
+    from tallystick.client.consuming.pulling import Start as Start
     from tallystick.client.core.codecs import BYTES as BYTES
     from tallystick.client.core.codecs import JSON as JSON
     from tallystick.client.core.codecs import TEXT as TEXT
@@ -61,6 +70,15 @@ _PLACES = {
     "TEXT": "core.codecs",
     "msgspec_codec": "core.codecs",
     "pydantic_codec": "core.codecs",
+    "ALL": "consuming.filters",
+    "Batch": "consuming.delivery",
+    "Consumer": "consuming.consumer",
+    "Delivery": "consuming.delivery",
+    "PullConsumer": "consuming.pull",
+    "Pulled": "consuming.pulling",
+    "Sql": "consuming.filters",
+    "Start": "consuming.pulling",
+    "Tags": "consuming.filters",
     "Queue": "transport.routes",
     "Route": "transport.routes",
 }

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar, Unpack
 
+from tallystick.client.consuming.consumer import Consumer, ConsumerOptions
+from tallystick.client.consuming.filters import ALL, Filter
+from tallystick.client.consuming.pull import PullConsumer
 from tallystick.client.core.errors import ClosedError, ConfigurationError
 from tallystick.client.core.events import OnEvent
 from tallystick.client.producing.producer import Producer, ProducerOptions
@@ -92,6 +95,14 @@ class Client:
     def producer(self, group: str, **options: Unpack[ProducerOptions]) -> Producer:
         """Returns a producer of a group. The options are those of `Producer`."""
         return self._owned(Producer(self._session, group, **options))
+
+    def consumer(self, group: str, topic: str, **options: Unpack[ConsumerOptions]) -> Consumer:
+        """Returns a consumer of a topic, which is a member of a group. The options are those of `ConsumerOptions`."""
+        return self._owned(Consumer(self._session, group, topic, **options))
+
+    def pull(self, topic: str, *, group: str | None = None, where: Filter = ALL) -> PullConsumer:
+        """Returns a consumer for an application that keeps its offsets. `group`: for `committed` and `commit`."""
+        return self._owned(PullConsumer(self._session, topic, group=group, where=where))
 
     def _owned(self, made: Owned) -> Owned:
         self._owns.append(made)

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from tallystick.client.core.errors import ConfigurationError, ProtocolError
 from tallystick.client.wire import properties as names
@@ -253,6 +253,7 @@ def plain_body(body: bytes, sys_flag: int) -> bytes:
     return plain
 
 
+S = TypeVar("S", bound=Stored)
 _V4 = struct.Struct(">iiiiiqqiq8sq8siqi")  # a record up to its body, if both hosts have IPv4 addresses
 _HEAD = struct.Struct(">iiiiiqqiq")
 _MIDDLE = struct.Struct(">iqi")
@@ -263,9 +264,9 @@ _MAGIC_LONG_TOPIC = 0xDAA320AB - (1 << 32)
 _V6 = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 
 
-def decode_stored(data: bytes, broker: str) -> list[Stored]:
-    """Decodes the records of an answer, one after the other. ProtocolError: they are not records."""
-    found: list[Stored] = []
+def decode_stored(data: bytes, broker: str, kind: type[S]) -> list[S]:
+    """Decodes the records of an answer, one after the other, as `kind`. ProtocolError: they are not records."""
+    found: list[S] = []
     at, end, v6 = 0, len(data), int(_V6)
     topic_bytes, topic = b"", ""
     try:
@@ -307,7 +308,7 @@ def decode_stored(data: bytes, broker: str) -> list[Stored]:
             if length < 0 or text_end != at + size or text_end > end:
                 raise ProtocolError(f"a record of {size} bytes whose fields take {text_end - at}, at byte {at}")
             found.append(
-                Stored(
+                kind(
                     *(broker, topic, queue, offset, data[body_at:topic_at], data[name_end + 2 : text_end], crc, flag),
                     *(sys_flag, position, born, stored, host, times, prepared, size),
                 )

@@ -1,0 +1,192 @@
+"""The queues that a consumer has now: it takes queues over, and gives them up.
+
+An ordered consumer gives a queue up only when the application has no message of it, and keeps its lock until then: the
+next member begins behind the last message that was settled here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from tallystick.client.consuming.locks import RENEW_S, Locks
+from tallystick.client.consuming.progress import Progress
+from tallystick.client.consuming.reader import Reader
+from tallystick.client.consuming.window import Window
+from tallystick.client.core.errors import ClientError, ClosedError
+from tallystick.client.core.events import Event
+from tallystick.client.transport.routes import Queue
+from tallystick.client.transport.session import Session
+
+
+class Assignment:
+    """`locks` is None if the consumer is not ordered. `on_change` is called when queues came or went."""
+
+    def __init__(
+        self,
+        session: Session,
+        group: str,
+        progress: Progress,
+        locks: Locks | None,
+        make_reader: Callable[[Window], Reader],
+        *,
+        ordered: bool,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._group = group
+        self._progress = progress
+        self._locks = locks
+        self._make_reader = make_reader
+        self._ordered = ordered
+        self._on_change = on_change
+        self._leaving: dict[Queue, asyncio.Task[None]] = {}
+        self._renewing: asyncio.Task[None] | None = None
+        self._stopped = False
+        self.readers: dict[Queue, Reader] = {}
+
+    async def apply(self, topic: str, wanted: list[Queue]) -> bool:
+        """Takes over and gives up queues of a topic. Returns whether the consumer has exactly `wanted` now."""
+        mine = {queue for queue in self.readers if queue.topic == topic}
+        gone, new = mine.difference(wanted), [queue for queue in wanted if queue not in mine]
+        for queue in gone:
+            self._leaving[queue] = self._session.spawn(self._give_up(queue), f"release of {queue}")
+        if gone:
+            self._session.event(Event("revoked", self._group, ", ".join(map(str, sorted(gone)))))
+            self._on_change()
+        complete = True
+        if new:
+            complete = all([await self._take_over(queue) for queue in new if queue not in self._leaving])
+            complete &= not any(queue in self._leaving for queue in new)
+        return complete and not gone
+
+    async def seek(self, offsets: dict[Queue, int]) -> None:
+        """Continues queues at other offsets. ClosedError: one of them is not here. ClientError: it is not committed."""
+        for queue, offset in offsets.items():
+            reader = self.readers.pop(queue, None)
+            if reader is None:
+                raise ClosedError(f"{queue} is not with this consumer")
+            window = reader.window
+            window.dropped = True
+            await reader.stop()
+            self._start(queue, offset, window.usable_until_s, paused=window.paused)
+            for error in (await self._progress.save({queue: offset})).values():
+                raise error
+
+    async def commit(self) -> dict[Queue, ClientError]:
+        """Commits what changed. Returns the errors."""
+        offsets = {
+            queue: reader.window.committable
+            for queue, reader in self.readers.items()
+            if reader.window.committable != reader.saved
+        }
+        return await self._save(offsets)
+
+    async def stop_reading(self) -> None:
+        """Ends all pulls. What is ready is not handed out any longer, and nothing new is taken over."""
+        self._stopped = True
+        for reader in self.readers.values():
+            reader.window.paused = True
+        await asyncio.gather(*(reader.stop() for reader in self.readers.values()))
+
+    async def release_all(self) -> None:
+        """Gives up all queues now."""
+        for reader in self.readers.values():
+            reader.window.idle.set()  # nothing is waited for any longer
+        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
+        if self._renewing is not None:
+            self._renewing.cancel()
+        for queue, error in (await self.commit()).items():
+            self._session.problem(str(queue), f"its last offset cannot be committed: {error}")
+        if self._locks is not None:
+            await self._locks.unlock(list(self.readers))
+        for reader in self.readers.values():
+            reader.window.dropped = True
+        self.readers.clear()
+
+    def has_space(self, window: Window) -> None:
+        """Messages of this window were settled."""
+        reader = self.readers.get(window.queue)
+        if reader is not None and reader.window is window:
+            reader.has_space()
+
+    # --- coming and going ---
+
+    async def _take_over(self, queue: Queue) -> bool:
+        until_s = None
+        try:
+            if self._locks is not None:
+                until_s = (await self._locks.lock([queue])).get(queue, -1)
+                if until_s < 0:
+                    return False  # another member still has it
+            offset = await self._progress.load(queue)
+        except ClientError:
+            return False
+        if self._stopped:
+            return True
+        self._start(queue, offset, until_s)
+        self._session.event(Event("assigned", self._group, f"{queue} from offset {offset}"))
+        if self._locks is not None and self._renewing is None:
+            self._renewing = self._session.spawn(self._renew(), f"locks of {self._group}")
+        return True
+
+    def _start(self, queue: Queue, offset: int, until_s: float | None, *, paused: bool = False) -> None:
+        window = Window(queue, offset, ordered=self._ordered)
+        window.usable_until_s = until_s
+        window.paused = paused
+        self.readers[queue] = self._make_reader(window)
+        self._on_change()
+
+    async def _give_up(self, queue: Queue) -> None:
+        reader = self.readers[queue]
+        window = reader.window
+        try:
+            window.paused = True
+            await reader.stop()
+            if self._locks is not None:
+                await window.idle.wait()
+            await self._save({queue: window.committable})
+            if self._locks is not None:
+                await self._locks.unlock([queue])
+        finally:
+            window.dropped = True
+            if self.readers.get(queue) is reader:
+                del self.readers[queue]
+            del self._leaving[queue]
+            self._on_change()
+
+    async def _save(self, offsets: dict[Queue, int]) -> dict[Queue, ClientError]:
+        if not offsets:
+            return {}
+        failed = await self._progress.save(offsets)
+        for queue, offset in offsets.items():
+            if queue not in failed and queue in self.readers:
+                self.readers[queue].saved = offset
+        return failed
+
+    # --- locks ---
+
+    async def _renew(self) -> None:
+        assert self._locks is not None
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(RENEW_S)
+            found = await self._locks.lock(list(self.readers))
+            for queue, reader in list(self.readers.items()):
+                until_s = found.get(queue)
+                expired = (reader.window.usable_until_s or 0) <= loop.time()
+                if until_s is None:
+                    continue  # its broker does not answer: the lock is trusted until it runs out
+                if until_s < 0 or expired:
+                    await self._lose(queue, reader)
+                else:
+                    reader.window.usable_until_s = until_s
+                    self._on_change()
+
+    async def _lose(self, queue: Queue, reader: Reader) -> None:
+        """Another member may have read the queue: its committed offset is right, this window's is not."""
+        reader.window.dropped = True
+        self.readers.pop(queue, None)
+        await reader.stop()
+        self._session.event(Event("revoked", self._group, f"{queue}: its lock was lost"))
+        self._on_change()
