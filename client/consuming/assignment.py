@@ -119,23 +119,26 @@ class Assignment:
                 until_s = (await self._locks.lock([queue])).get(queue, -1)
                 if until_s < 0:
                     return False  # another member still has it
-            offset = await self._progress.load(queue)
+            offset, saved = await self._progress.load(queue)
         except ClientError:
             return False
         if self._stopped:
             return True
-        self._start(queue, offset, until_s)
+        reader = self._start(queue, offset, until_s)
+        if saved:  # the member before may commit after this: an offset is only committed when it has changed
+            reader.saved = offset
         self._session.event(Event("assigned", self._group, f"{queue} from offset {offset}"))
         if self._locks is not None and self._renewing is None:
             self._renewing = self._session.spawn(self._renew(), f"locks of {self._group}")
         return True
 
-    def _start(self, queue: Queue, offset: int, until_s: float | None, *, paused: bool = False) -> None:
+    def _start(self, queue: Queue, offset: int, until_s: float | None, *, paused: bool = False) -> Reader:
         window = Window(queue, offset, ordered=self._ordered)
         window.usable_until_s = until_s
         window.paused = paused
-        self.readers[queue] = self._make_reader(window)
+        reader = self.readers[queue] = self._make_reader(window)
         self._on_change()
+        return reader
 
     async def _give_up(self, queue: Queue) -> None:
         reader = self.readers[queue]

@@ -371,8 +371,11 @@ class Consumer:
         }
 
     def members_changed(self) -> None:
-        """A broker reports that the members of the group changed."""
+        """A broker reports that the members of the group changed. A member that takes a queue over reads its committed
+        offset soon, so what is settled is committed now."""
         self._membership.changed()
+        if self._tasks and not self._closing:
+            self._session.spawn(self._assignment.commit(), f"commit of {self.group}")
 
     def asked(self, request: Command) -> Served:
         """Serves a request about the group."""

@@ -16,8 +16,8 @@ from tallystick.client.transport.routes import Queue
 class Progress(Protocol):
     """Loads and saves offsets."""
 
-    async def load(self, queue: Queue) -> int:
-        """Returns where to begin. ClientError: it is not known now."""
+    async def load(self, queue: Queue) -> tuple[int, bool]:
+        """Returns where to begin, and whether this offset is saved. ClientError: it is not known now."""
 
     async def save(self, offsets: dict[Queue, int]) -> dict[Queue, ClientError]:
         """Saves offsets. Returns the errors of those that were not saved."""
@@ -30,9 +30,9 @@ class GroupProgress:
         self._queues = queues
         self._start = start
 
-    async def load(self, queue: Queue) -> int:
+    async def load(self, queue: Queue) -> tuple[int, bool]:
         offset = await self._queues.committed(queue)
-        return await self._queues.begin(queue, self._start) if offset is None else offset
+        return (await self._queues.begin(queue, self._start), False) if offset is None else (offset, True)
 
     async def save(self, offsets: dict[Queue, int]) -> dict[Queue, ClientError]:
         failed: dict[Queue, ClientError] = {}
@@ -60,9 +60,9 @@ class LocalProgress:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(f"the file of offsets {path} cannot be read: {error}") from error
 
-    async def load(self, queue: Queue) -> int:
+    async def load(self, queue: Queue) -> tuple[int, bool]:
         found = self._offsets.get(str(queue))
-        return await self._queues.begin(queue, self._start) if found is None else found
+        return (await self._queues.begin(queue, self._start), False) if found is None else (found, True)
 
     async def save(self, offsets: dict[Queue, int]) -> dict[Queue, ClientError]:
         self._offsets |= {str(queue): offset for queue, offset in offsets.items()}

@@ -67,7 +67,8 @@ class Window:
         """Hands out messages, the oldest first."""
         taken = [self.ready.popleft() for _ in range(min(count, len(self.ready)))]
         self.out += len(taken)
-        self.idle.clear()
+        if taken:
+            self.idle.clear()
         return taken
 
     def settle(self, message: Delivery) -> None:

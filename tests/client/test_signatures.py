@@ -3,10 +3,10 @@
 import pytest
 from signed_requests import SIGNED
 
-from tallystick.client.wire.signatures import SIGNATURE, is_signed, sign
 from tallystick.client.wire.codec import decode
 from tallystick.client.wire.command import Command
 from tallystick.client.wire.frames import FrameSplitter
+from tallystick.client.wire.signatures import SIGNATURE, is_signed, sign
 
 
 def request(name: str) -> tuple[str, dict[str, str], bytes]:
