@@ -22,14 +22,14 @@ def _asynchronous() -> object:
 _fixture = _asynchronous()
 
 
-@_fixture  # type: ignore[operator,untyped-decorator]
+@_fixture  # type: ignore[operator]
 async def tallystick_broker() -> AsyncIterator[Broker]:
     """A broker and a name server that are running."""
     async with Broker() as broker:
         yield broker
 
 
-@_fixture  # type: ignore[operator,untyped-decorator]
+@_fixture  # type: ignore[operator]
 async def tallystick_client(tallystick_broker: Broker) -> AsyncIterator[Client]:
     """A client of the broker."""
     async with Client(tallystick_broker.nameserver) as client:

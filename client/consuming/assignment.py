@@ -52,7 +52,6 @@ class Assignment:
         for queue in gone:
             self._leaving[queue] = self._session.spawn(self._give_up(queue), f"release of {queue}")
         if gone:
-            self._session.event(Event("revoked", self._group, ", ".join(map(str, sorted(gone)))))
             self._on_change()
         complete = True
         if new:
@@ -63,12 +62,14 @@ class Assignment:
     async def seek(self, offsets: dict[Queue, int]) -> None:
         """Continues queues at other offsets. ClosedError: one of them is not here. ClientError: it is not committed."""
         for queue, offset in offsets.items():
-            reader = self.readers.pop(queue, None)
-            if reader is None:
+            reader = self.readers.get(queue)
+            if reader is None or queue in self._leaving:
                 raise ClosedError(f"{queue} is not with this consumer")
             window = reader.window
             window.dropped = True
             await reader.stop()
+            if self.readers.get(queue) is not reader:
+                raise ClosedError(f"{queue} left this consumer meanwhile")
             self._start(queue, offset, window.usable_until_s, paused=window.paused)
             for error in (await self._progress.save({queue: offset})).values():
                 raise error
@@ -156,6 +157,7 @@ class Assignment:
             if self.readers.get(queue) is reader:
                 del self.readers[queue]
             del self._leaving[queue]
+            self._session.event(Event("revoked", self._group, f"{queue} at offset {window.committable}"))
             self._on_change()
 
     async def _save(self, offsets: dict[Queue, int]) -> dict[Queue, ClientError]:

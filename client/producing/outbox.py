@@ -49,8 +49,8 @@ class Outbox:
         self._workers = 0
 
     def reserve(self, size: int) -> None:
-        """Takes memory. BufferFull: there is not enough. A message that is larger than all of it may go alone."""
-        if self._bytes and self._bytes + size > self._limit_bytes:
+        """Takes memory. BufferFull: all of it is used. The last message may take more than what is left."""
+        if self._bytes >= self._limit_bytes:
             raise BufferFull(f"{self._bytes} bytes of messages wait to be sent, {self._limit_bytes} are allowed")
         self._bytes += size
 

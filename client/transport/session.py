@@ -17,7 +17,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
-from tallystick.client.core.errors import ClientError, ClosedError, NotSupported
+from tallystick.client.core.errors import ClientError, ClosedError, NotSupported, refused
 from tallystick.client.core.events import Event, OnEvent
 from tallystick.client.transport.connection import Served
 from tallystick.client.transport.connections import Acl, Connections
@@ -228,12 +228,15 @@ class Session:
     # --- what brokers can do ---
 
     async def has_timers(self, address: str) -> bool:
-        """Whether a broker delivers messages at any time. RocketMQ does so since 5.0; tallystick says so among its
-        figures. A broker that does not answer raises ClientError."""
+        """Whether a broker delivers messages at any time. RocketMQ does so since 5.0; tallystick, which answers as 4.8,
+        says so in its configuration. ClientError: the broker does not answer, or not to this account."""
         known = self._timers.get(address)
         if known is None:
-            answer = await self.connections.call(address, Command(RequestCode.GET_BROKER_RUNTIME_INFO), self.timeout_s)
-            known = answer.version >= VERSION_WITH_TIMERS or b'"timerReadBehind"' in answer.body
+            answer = await self.connections.call(address, Command(RequestCode.GET_BROKER_CONFIG), self.timeout_s)
+            known = answer.version >= VERSION_WITH_TIMERS
+            if not known and answer.code != ResponseCode.SUCCESS:
+                raise refused(address, answer.code, answer.remark)
+            known = known or b"timerWheelEnable=true" in answer.body
             self._timers[address] = known
         return known
 
