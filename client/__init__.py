@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from tallystick.client.producing.producer import Reply as Reply
     from tallystick.client.producing.result import SendResult as SendResult
     from tallystick.client.producing.result import SendStatus as SendStatus
+    from tallystick.client.producing.transaction import Outcome as Outcome
+    from tallystick.client.producing.transaction import Transaction as Transaction
+    from tallystick.client.producing.transaction import TransactionalProducer as TransactionalProducer
     from tallystick.client.transport.connections import Acl as Acl
     from tallystick.client.transport.routes import Queue as Queue
     from tallystick.client.transport.routes import Route as Route
@@ -79,6 +82,9 @@ _PLACES = {
     "Sql": "consuming.filters",
     "Start": "consuming.pulling",
     "Tags": "consuming.filters",
+    "Outcome": "producing.transaction",
+    "Transaction": "producing.transaction",
+    "TransactionalProducer": "producing.transaction",
     "Queue": "transport.routes",
     "Route": "transport.routes",
 }

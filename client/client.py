@@ -13,6 +13,7 @@ from tallystick.client.consuming.pull import PullConsumer
 from tallystick.client.core.errors import ClosedError, ConfigurationError
 from tallystick.client.core.events import OnEvent
 from tallystick.client.producing.producer import Producer, ProducerOptions
+from tallystick.client.producing.transaction import Check, TransactionalProducer
 from tallystick.client.transport.connections import Acl
 from tallystick.client.transport.routes import Route
 from tallystick.client.transport.session import Session
@@ -95,6 +96,10 @@ class Client:
     def producer(self, group: str, **options: Unpack[ProducerOptions]) -> Producer:
         """Returns a producer of a group. The options are those of `Producer`."""
         return self._owned(Producer(self._session, group, **options))
+
+    def transactional(self, group: str, *, check: Check, **options: Unpack[ProducerOptions]) -> TransactionalProducer:
+        """Returns a producer of transactions. `check` answers brokers that ask how a transaction ended."""
+        return self._owned(TransactionalProducer(self._session, group, check, **options))
 
     def consumer(self, group: str, topic: str, **options: Unpack[ConsumerOptions]) -> Consumer:
         """Returns a consumer of a topic, which is a member of a group. The options are those of `ConsumerOptions`."""

@@ -211,6 +211,14 @@ class Producer:
 
     # --- how messages are sent ---
 
+    def encode(self, message: Message | str, body: Any = None, **fields: Any) -> Outgoing:
+        """Checks and encodes a message. ConfigurationError: it cannot be sent."""
+        return self._item(message, body, fields)
+
+    async def send_encoded(self, item: Outgoing) -> SendResult:
+        """Sends what `encode` returned. Errors as in `send`."""
+        return await self._send_one(item)
+
     def _item(
         self,
         message: Message | str,

@@ -20,6 +20,7 @@ from tallystick.client import (
     Message,
     NotFound,
     NotSupported,
+    Outcome,
     Queue,
     Refused,
     SendResult,
@@ -458,6 +459,56 @@ async def test_a_request_without_a_reply_times_out() -> None:
     async with Broker() as broker, Client(broker.nameserver) as client, client.producer("pg") as producer:
         with pytest.raises(TimeoutError):
             await producer.request("T", b"x", timeout=0.3)
+
+
+async def test_transactions_end_with_their_block() -> None:
+    async def check(message: Stored) -> Outcome:
+        raise AssertionError("the ends of all transactions are known")
+
+    async with Broker() as broker, Client(broker.nameserver) as client:
+        await client.producer("pg").send("T", b"first", queue=0)
+        with pytest.raises(ClosedError):
+            async with client.transactional("other", check=check).begin("T", b"x"):
+                pass
+        async with client.transactional("tg", check=check) as producer:
+            with pytest.raises(ConfigurationError, match="delay"):
+                producer.begin("T", b"x", delay_level=1)
+            async with producer.begin("T", b"committed", tag="A") as transaction:
+                pass
+            with pytest.raises(ValueError, match="the work failed"):
+                async with producer.begin("T", b"rolled back"):
+                    raise ValueError("the work failed")
+            async with producer.begin("T", b"rolled back") as other:
+                other.outcome = Outcome.ROLLBACK
+            async with producer.begin("T", b"committed too"):
+                pass
+        async with client.consumer("g", "T", start=Start.FIRST) as consumer:
+            found = await collect(consumer, 3)
+        assert sorted(each.body for each in found) == [b"committed", b"committed too", b"first"]
+        (message,) = [each for each in found if each.body == b"committed"]
+        assert (message.unique_key, message.tag) == (transaction.unique_key, "A")
+
+
+async def test_a_broker_asks_how_a_transaction_ended() -> None:
+    asked: list[str | None] = []
+
+    async def check(message: Stored) -> Outcome:
+        asked.append(message.unique_key)
+        assert message.topic == "T"
+        return Outcome.COMMIT if message.body == b"yes" else Outcome.ROLLBACK
+
+    early = {"transactionTimeOut": 100, "transactionCheckInterval": 200}
+    async with Broker(**early) as broker, Client(broker.nameserver) as client:
+        await client.producer("pg").send("T", b"first")
+        async with client.transactional("tg", check=check) as producer:
+            keys = []
+            for body in (b"no", b"yes"):
+                async with producer.begin("T", body) as transaction:
+                    transaction.outcome = Outcome.UNKNOWN
+                keys.append(transaction.unique_key)
+            async with client.consumer("g", "T", start=Start.FIRST) as consumer:
+                assert sorted(each.body for each in await collect(consumer, 2)) == [b"first", b"yes"]
+        assert set(asked) == set(keys)
 
 
 async def test_a_client_outlives_a_restart_of_its_broker() -> None:
