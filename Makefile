@@ -130,7 +130,7 @@ types: $(VENV)/.dev build/types ## mypy: --strict for the product, the benchmark
 	$(BIN)/mypy --config-file tests/mypy.ini $(TYPED_TESTS)
 	$(BIN)/mypy --config-file tests/mypy.ini tests/simulation tests/test_simulation.py
 	cd benchmarks && ../$(BIN)/mypy --strict bench.py harness/*.py && MYPYPATH=../build/types ../$(BIN)/mypy --strict --ignore-missing-imports spark/*.py
-	cd e2e && MYPYPATH=../build/types ../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases *.py attacks/*.py lab/*.py
+	cd e2e && MYPYPATH=../build/types ../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases *.py attacks/*.py client_suite/*.py lab/*.py
 	MYPYPATH=build/types $(BIN)/mypy --config-file tests/mypy.ini e2e/prometheus
 	cd e2e/kind && MYPYPATH=../../build/types:..:../../tests/crds ../../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases \
 	    --disable-error-code import-untyped *.py harness/*.py programs/*.py
@@ -171,6 +171,11 @@ peer: build ## RocketMQ's own Java client against ours (../shared/peer): PEER_VE
 
 crash: build ## kill -9 in the middle of a load, read back by RocketMQ: ROUNDS=20 SEED=1 FLUSH=sync FAST=1 (kills alone)
 	$(BIN)/python e2e/crash.py --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1) --flush $(or $(FLUSH),sync) $(if $(FAST),--fast)
+
+.PHONY: client-lab
+client-lab: build ## the Python client with Java clients in its groups, under kills: SYSTEM=node|group|rocketmq KILLS=2 ONLY=load
+	$(BIN)/python e2e/client_lab.py --version $(or $(PEER_VERSION),4.8.0) --kills $(or $(KILLS),2) --seed $(or $(SEED),1) \
+		$(if $(SYSTEM),--system $(SYSTEM)) $(if $(ONLY),--only $(ONLY))
 
 .PHONY: timers
 timers: build ## timers of a broker that is killed, and how late they are: PENDING=4000 KILLS=3 RATE=2000 GROUP=1 TRANSFERS=3 COMPARE=1

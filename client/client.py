@@ -113,6 +113,11 @@ class Client:
         self._owns.append(made)
         return made
 
+    @property
+    def nameservers(self) -> str:
+        """The addresses of the name servers, separated by semicolons."""
+        return ";".join(self._session.nameservers.addresses)
+
     async def route(self, topic: str) -> Route:
         """Asks a name server for the brokers and queues of a topic. NotFound: it does not exist."""
         return await self._session.routes.refresh(topic)

@@ -48,7 +48,8 @@ class Assignment:
     async def apply(self, topic: str, wanted: list[Queue]) -> bool:
         """Takes over and gives up queues of a topic. Returns whether the consumer has exactly `wanted` now."""
         mine = {queue for queue in self.readers if queue.topic == topic}
-        gone, new = mine.difference(wanted), [queue for queue in wanted if queue not in mine]
+        gone = {queue for queue in mine.difference(wanted) if queue not in self._leaving}
+        new = [queue for queue in wanted if queue not in mine or queue in self._leaving]
         for queue in gone:
             self._leaving[queue] = self._session.spawn(self._give_up(queue), f"release of {queue}")
         if gone:
@@ -56,8 +57,7 @@ class Assignment:
         complete = True
         if new:
             complete = all([await self._take_over(queue) for queue in new if queue not in self._leaving])
-            complete &= not any(queue in self._leaving for queue in new)
-        return complete and not gone
+        return complete and not self._leaving
 
     async def seek(self, offsets: dict[Queue, int]) -> None:
         """Continues queues at other offsets. ClosedError: one of them is not here. ClientError: it is not committed."""
@@ -150,15 +150,19 @@ class Assignment:
             if self._locks is not None:
                 await window.idle.wait()
             await self._save({queue: window.committable})
+            self._drop(queue, reader)  # before it is unlocked, so that its lock is not renewed afterwards
             if self._locks is not None:
                 await self._locks.unlock([queue])
         finally:
-            window.dropped = True
-            if self.readers.get(queue) is reader:
-                del self.readers[queue]
+            self._drop(queue, reader)
             del self._leaving[queue]
             self._session.event(Event("revoked", self._group, f"{queue} at offset {window.committable}"))
             self._on_change()
+
+    def _drop(self, queue: Queue, reader: Reader) -> None:
+        reader.window.dropped = True
+        if self.readers.get(queue) is reader:
+            del self.readers[queue]
 
     async def _save(self, offsets: dict[Queue, int]) -> dict[Queue, ClientError]:
         if not offsets:
@@ -190,8 +194,7 @@ class Assignment:
 
     async def _lose(self, queue: Queue, reader: Reader) -> None:
         """Another member may have read the queue: its committed offset is right, this window's is not."""
-        reader.window.dropped = True
-        self.readers.pop(queue, None)
+        self._drop(queue, reader)
         await reader.stop()
         self._session.event(Event("revoked", self._group, f"{queue}: its lock was lost"))
         self._on_change()

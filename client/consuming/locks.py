@@ -27,10 +27,15 @@ class Locks:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
+        self._turn = asyncio.Lock()  # a broker may serve two requests in any order: the last one must be right
 
     async def lock(self, queues: Iterable[Queue]) -> dict[Queue, float]:
         """Locks queues, or renews their locks. Returns until when each lock can be trusted, by the loop's clock;
         -1: another member has it. Queues of brokers that do not answer are left out."""
+        async with self._turn:
+            return await self._lock(queues)
+
+    async def _lock(self, queues: Iterable[Queue]) -> dict[Queue, float]:
         found: dict[Queue, float] = {}
         for broker, some in _by_broker(queues).items():
             asked_s = asyncio.get_running_loop().time()
@@ -45,11 +50,12 @@ class Locks:
 
     async def unlock(self, queues: Iterable[Queue]) -> None:
         """Gives locks back. One that cannot be given back runs out."""
-        for broker, some in _by_broker(queues).items():
-            try:
-                await self._ask(RequestCode.UNLOCK_BATCH_MQ, broker, some)
-            except ClientError:
-                continue
+        async with self._turn:
+            for broker, some in _by_broker(queues).items():
+                try:
+                    await self._ask(RequestCode.UNLOCK_BATCH_MQ, broker, some)
+                except ClientError:
+                    continue
 
     async def _ask(self, code: int, broker: str, queues: list[Queue]) -> Command:
         address = self._session.routes.master(broker)
