@@ -15,7 +15,7 @@ ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 ARG PIP_TRUSTED_HOST
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1
-COPY dist/tallystick-*.whl /dist/
+COPY dist/tallystick-*.whl dist/tallystick_client-*.whl /dist/
 # Byte code that is not compared with the times of files: nobody can change them.
 RUN python3 -m venv --without-pip /opt/tallystick \
  && python3 -m pip --python /opt/tallystick/bin/python3 install /dist/*.whl \
@@ -35,7 +35,7 @@ WORKDIR /tmp
 
 FROM built AS built-node
 # For backups: S3 and encryption.
-RUN python3 -m pip --python /opt/tallystick/bin/python3 install "$(echo /dist/*.whl)[backup]" \
+RUN python3 -m pip --python /opt/tallystick/bin/python3 install "$(echo /dist/tallystick-*.whl)[backup]" \
  && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tallystick/lib
 
 FROM base AS node
@@ -54,7 +54,7 @@ LABEL org.opencontainers.image.title=tallystick-node \
 FROM built AS built-operator
 # Of the Kubernetes client only its connections are used: its asynchronous twin goes (35 MB), and its hundreds of models,
 # which it loads when they are asked for, get no byte code.
-RUN python3 -m pip --python /opt/tallystick/bin/python3 install "$(echo /dist/*.whl)[operator]" \
+RUN python3 -m pip --python /opt/tallystick/bin/python3 install "$(echo /dist/tallystick-*.whl)[operator]" \
  && rm -r /opt/tallystick/lib/python3*/site-packages/kubernetes/aio \
  && python3 -m compileall -q --invalidation-mode unchecked-hash -x 'kubernetes/client/(models|api)/' /opt/tallystick/lib \
  && PATH=/opt/tallystick/bin:$PATH python3 -c 'import tallystick.operator.main, kubernetes.config, kopf'
@@ -114,7 +114,7 @@ COPY --from=built-spark /opt/spark /opt/packages
 # Nothing is installed any more: that is how pip says whether these are the versions that the wheel asks for. Spark's own
 # folder is where its images have it.
 RUN mv /opt/packages/* /opt/tallystick/lib/python3*/site-packages/ \
- && python3 -m pip --python /opt/tallystick/bin/python3 install --quiet --no-index "$(echo /dist/*.whl)[spark,bodies]" \
+ && python3 -m pip --python /opt/tallystick/bin/python3 install --quiet --no-index "$(echo /dist/tallystick-*.whl)[spark,bodies]" \
  && mkdir -p /opt/spark/conf /opt/spark/work-dir && cd /opt/tallystick/lib/python3*/site-packages/pyspark \
  && mv bin jars sbin /opt/spark/ && ln -s /opt/spark/bin /opt/spark/jars /opt/spark/sbin . \
  && printf '#!/bin/sh\nexec /opt/tallystick/bin/python3 -m tallystick.spark.cluster.entrypoint "$@"\n' > /opt/entrypoint.sh \

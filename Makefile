@@ -59,7 +59,7 @@ test-spark: test-tools ## the tests that start Spark, which needs Java: ARGS='-k
 .PHONY: test-spark-versions
 test-spark-versions: wheel ## the short part of Spark's tests with each version of Spark: VERSIONS='4.0 4.1 4.2 4.3'
 	@at=$(CURDIR)/build/spark-versions; rm -rf $$at; trap "rm -rf $$at" EXIT; $(BIN)/python -m venv $$at && \
-	set -- "$$(ls $(CURDIR)/dist/tallystick-*.whl)[spark]" 'pytest>=8.3,<10' 'pytest-asyncio>=1.0,<2' 'pytest-xdist>=3.6,<4' \
+	set -- "$$(ls $(CURDIR)/dist/tallystick-*.whl)[spark]" $(CURDIR)/dist/tallystick_client-*.whl 'pytest>=8.3,<10' 'pytest-asyncio>=1.0,<2' 'pytest-xdist>=3.6,<4' \
 	    'hypothesis>=6.100,<7' pyyaml && \
 	for version in $(or $(VERSIONS),4.0 4.1 4.2 4.3); do \
 	    begin=$$(date +%s); echo "Spark $$version"; \
@@ -277,9 +277,9 @@ VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 PIP_SETTINGS := PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST
 
 .PHONY: wheel images
-wheel: build ## dist/tallystick-*.whl, with the kernel in it
-	rm -rf build/lib build/lib.* build/bdist.* dist/tallystick-*.whl
-	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+wheel: build ## dist/tallystick-*.whl, with the kernel in it, and dist/tallystick_client-*.whl
+	rm -rf build/lib build/lib.* build/bdist.* client/build dist/tallystick-*.whl dist/tallystick_client-*.whl
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . ./client
 
 images: wheel ## tallystick-node, -operator and -jobs as Docker images: VERSION=x (a tag), TARGETS=..., DOCKER_BUILD_ARGS=...
 	for target in $(or $(TARGETS),node operator jobs); do \
