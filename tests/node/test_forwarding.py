@@ -451,12 +451,14 @@ async def test_a_new_leader_learns_the_producers_of_the_old_one(lab: Lab) -> Non
 async def test_a_group_that_no_leader_heard_of_is_made_when_there_is_one(lab: Lab) -> None:
     lab.follower.group.follow(None)
     # A follower makes no groups: what its processor makes here is taken away again.
-    beat = {"clientID": "c1", "consumerDataSet": [{"groupName": "new", "subscriptionDataSet": []}]}
+    consumers = [{"groupName": "new", "subscriptionDataSet": []}]
+    beat = {"clientID": "c1", "consumerDataSet": consumers, "producerDataSet": [{"groupName": "pg"}]}
     await lab.ask(Command(RequestCode.HEART_BEAT, body=json.dumps(beat).encode()))
     lab.follower.group.follow(lab.leader, term=2)
     await until(lambda: lab.leader.broker.groups.find("new"))
     assert "%RETRY%new" in lab.leader.broker.topics
     assert list(lab.leader.broker.consumers) == [], "it heartbeats there itself"
+    assert lab.leader.broker.producers.find("c1") is None, "and the follower would not pass requests on to it"
 
 
 async def test_a_member_that_leads_in_the_end_makes_the_group_itself(lab: Lab) -> None:

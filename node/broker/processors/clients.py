@@ -62,13 +62,14 @@ class ClientProcessor:
     def relayed_heartbeat(self, channel: Channel, command: Command) -> Command | None:
         """31004: a heartbeat that another member passes on.
 
-        The broker reaches the client's producers through that member. Consumers also send heartbeats to the leader
-        itself, so this one only creates their groups and retry topics.
+        The broker reaches the client's producers through that member. A client with consumers also sends heartbeats to
+        the leader itself: then this one only creates the groups of the consumers and their retry topics, and the member
+        does not keep the client's connection for requests of the leader.
         """
         client, parsed, producer_groups = self._parse(channel, command)
         for data, group, _ in parsed:
             self._group(group, data)
-        for group in producer_groups:
+        for group in producer_groups if not parsed else ():
             self._broker.producers.register(group, client)
         return None if command.is_oneway else command.reply()
 
