@@ -157,7 +157,7 @@ class Consumer:
         try:
             await asyncio.wait_for(self._membership.assigned.wait(), self._session.timeout_s)
         except TimeoutError:
-            pass  # the topic does not exist yet, or no broker answers: it goes on in the background
+            pass  # the topic does not exist yet, or no broker answers: the attempts continue in the background
 
     async def close(self) -> None:
         """Hands out nothing more, waits for messages that are being processed, commits, and leaves the group."""

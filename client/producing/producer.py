@@ -165,7 +165,7 @@ class Producer:
         await self._outbox.flush()
 
     async def request(self, message: Message | str, body: Any = None, *, timeout: float = 3.0, **fields: Any) -> Reply:
-        """Sends a message and waits for the reply of a consumer (`Producer.reply`, or RocketMQ's `createReplyMessage`).
+        """Sends a message and waits for the reply of a consumer (`Producer.reply`, or a Java client).
 
         Timeout: no reply came within `timeout` seconds; the message was sent. Other errors as in `send`.
         """

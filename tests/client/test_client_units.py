@@ -33,7 +33,7 @@ from tallystick.client.wire.java_hash import string_hash
 from tallystick.store import _kernel
 from tallystick.store.formats import properties
 from tallystick.store.formats.message import Host, SysFlag
-from tallystick.store.formats.record import Record
+from tallystick.store.formats.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, Record
 
 HERE = Path(__file__).parent
 
@@ -224,6 +224,7 @@ records = st.builds(
     store_host=hosts,
     reconsume_times=st.integers(0, 20),
     prepared_transaction_offset=st.integers(0, 2**40),
+    magic=st.sampled_from([MESSAGE_MAGIC, MESSAGE_MAGIC_V2]),
 )
 
 
