@@ -251,6 +251,27 @@ class Door:
 
         Files opened before answer EIO afterwards. ValueError: the door does not record."""
 
+class Meter:
+    """What a user or a client may still do now: buckets of messages, bytes and requests, which fill with time.
+
+    A request is admitted while no bucket is empty, and then takes its whole cost. Times are milliseconds of one clock.
+    """
+
+    def __init__(self, messages: float, bytes: float, requests: float, burst_s: float, now_ms: int) -> None:
+        """Rates per second; 0: no limit. `burst_s`: a bucket holds what its rate gives in this time. ValueError."""
+
+    def set_rates(self, messages: float, bytes: float, requests: float, burst_s: float) -> None:
+        """Uses other rates from now on; what was taken stays taken. ValueError."""
+
+    def wait(self, now_ms: int) -> tuple[int, int] | None:
+        """Which bucket is empty (0 messages, 1 bytes, 2 requests), and for how many ms. None: a request is admitted."""
+
+    def take(self, messages: int, bytes: int, requests: int) -> None:
+        """Takes the cost of what was admitted, or of what was delivered."""
+
+    def is_full(self, now_ms: int) -> bool:
+        """Whether all buckets are full: a new meter with these rates is the same."""
+
 class Log:
     """The append end of one commit log: staged >= written >= flushed, in bytes from the log's start.
 
@@ -327,8 +348,13 @@ class Log:
     def check_access(self) -> None:
         """From now on `feed` stores only sends that were granted."""
 
-    def grant(self, connection: int, topic: bytes, access_key: bytes, secret: bytes) -> None:
-        """Sends of this account to this topic are stored if their signatures are right."""
+    def grant(
+        self, connection: int, topic: bytes, access_key: bytes, secret: bytes, meter: Meter | None = None
+    ) -> None:
+        """Sends of this account to this topic are stored if their signatures are right, and the meter admits them."""
+
+    def set_meter(self, connection: int, meter: Meter | None) -> None:
+        """Plain sends of the connection are stored if the meter admits them; None: always."""
 
     def trust(self, connection: int) -> None:
         """All sends of the connection are stored, with or without signature."""

@@ -160,6 +160,7 @@ class AccessControl:
             self.denied[error.reason] += 1
             self._log.denied(command, connection.id, error.reason, names)
             raise ResponseError(ResponseCode.SYSTEM_ERROR, _EXCEPTION + str(error)) from None
+        command.user = verdict.account.user.name if verdict.account is not None else ""
         if rule.is_administrative:
             self._log.allowed(command, connection.id, names, by=verdict.by.value)
         self.on_allowed(connection, command, verdict)

@@ -32,6 +32,7 @@ from tallystick.node.broker.group.in_group import InGroup
 from tallystick.node.broker.group.membership import GroupPlan, forget_derived
 from tallystick.node.broker.processors import all_routes
 from tallystick.node.broker.processors.pull_quick import QuickPulls
+from tallystick.node.broker.quotas import Quotas
 from tallystick.node.broker.role import Alone, Role
 from tallystick.node.broker.services.bit_maps import BitMaps
 from tallystick.node.broker.services.expiry import ExpiryService
@@ -120,6 +121,7 @@ class Broker:
         self.expiry = ExpiryService(self, files.open("firstOffset.json", FirstOffsets))
         self.timers = TimerService(self)
         self.transactions = TransactionService(self)
+        self.quotas = Quotas(self)
         self.access = self._open_access(role)
         self.sign: Signer | None = open_credentials("aclCredentialsFile", settings.aclCredentialsFile)
         """Signs the broker's own requests to name servers and to a master; None: they are not signed."""
@@ -146,7 +148,10 @@ class Broker:
 
         Source: BrokerController, fastRemotingServer.
         """
-        limits = Limits(frame_stall_s=self.settings.frameMaxStallTimeSeconds)
+        limits = Limits(
+            frame_stall_s=self.settings.frameMaxStallTimeSeconds,
+            connections_of_address=self.settings.maxConnectionsPerAddress,
+        )
         idle_seconds = self.settings.serverChannelMaxIdleTimeSeconds
         pulls = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
         server = RemotingServer(
@@ -366,6 +371,12 @@ class Broker:
         return len(self._server.connections) + len(self._vip_server.connections)
 
     @property
+    def connections_refused(self) -> dict[str, int]:
+        """Connections that were closed at once because too many are open, by reason."""
+        refused = (self._server.refused, self._vip_server.refused)
+        return {reason: sum(each[reason] for each in refused) for reason in self._server.refused}
+
+    @property
     def last_save_error(self) -> str:
         """Why a table could not be saved; empty if no save failed."""
         failing = self.failing_tables
@@ -467,6 +478,8 @@ class Broker:
         self.topics.settings_changed(settings)
         self.holds.limit = settings.pullThreadPoolQueueCapacity
         self.store.log.set_answers(settings.regionId, settings.traceOn)
+        self._accounts_changed()
+        self.quotas.settings_changed({*self._server.connections, *self._vip_server.connections})
         self._set_hot()
         self._pace.wake()
         self.transactions.wake()
@@ -492,12 +505,14 @@ class Broker:
     def _attached(self, connection: Connection, quick: QuickPulls | None) -> FeedingSource:
         source = FeedingSource(self.store, connection, quick)
         connection.attributes["feeding"] = source
+        self.quotas.attach(connection)
         return source
 
     def _connection_closed(self, connection: Connection) -> None:
         source = connection.attributes.pop("feeding", None)
         if source is not None:
             source.close()
+        self.quotas.detach(connection)
         self.holds.release(connection)
         self.producers.close(connection)
         self.consumers.close(connection)
@@ -510,13 +525,20 @@ class Broker:
         return BrokerAccess(settings, store, store.door, self.now_ms, in_group=role.has_pictures)
 
     def _checked(self, routes: dict[int, Handler]) -> dict[int, Handler]:
-        """The routes behind the checks of access control, if there is any."""
-        if self.access is None:
-            return routes
-        self.access.control.on_allowed = self._allowed
-        self.access.on_change = self.store.connections.revoke
-        self.store.connections.check_access()
-        return self.access.control.guard(routes)
+        """The routes behind the quotas and the checks of access control, if there is any."""
+        if self.access is not None:
+            self.access.control.on_allowed = self._allowed
+            self.access.on_change = self._accounts_changed
+            self._accounts_changed()
+            self.store.connections.check_access()
+            routes = self.access.control.guard(self.quotas.guard_users(routes))
+        return self.quotas.guard_clients(routes)
+
+    def _accounts_changed(self) -> None:
+        """Accounts or their quotas are others: the kernel forgets what it was granted."""
+        if self.access is not None:
+            self.quotas.use(rules.user for rules in self.access.control.accounts.rules.values())
+            self.store.connections.revoke()
 
     def _allowed(self, connection: Connection, command: Command, verdict: Verdict) -> None:
         """The kernel may store the next sends like this one, until the accounts change."""
@@ -527,7 +549,7 @@ class Broker:
             source.trust()
         elif verdict.by is By.SIGNATURE and verdict.account is not None:
             user = verdict.account.user
-            source.grant(need_str(command.ext, "b"), user.name, user.secret)
+            source.grant(need_str(command.ext, "b"), user.name, user.secret, self.quotas.of_user(user.name))
 
     def _topic_changed(self, name: str) -> None:
         self.store.connections.set_topic(name, hot_queues(self.topics.get(name), self.topics.open_queues(name)))
@@ -576,6 +598,7 @@ class Broker:
             for channel in table.expire(now_ms):
                 channel.close()
         self.locks.expire(now_ms)
+        self.quotas.look()
         self.filters.clean()
         for saved in (self.topics, self.groups, self.filters, self.expiry.offsets):
             await saved.try_save()

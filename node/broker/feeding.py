@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.processors.pull_quick import QuickPulls
     from tallystick.node.broker.tables.topics import TopicConfig
     from tallystick.node.remoting.connection import Connection
+    from tallystick.store._kernel import Meter
     from tallystick.store.engine.message_store import MessageStore
 
 
@@ -49,9 +50,13 @@ class FeedingSource:
             raise FrameError(fault, frames)
         return frames
 
-    def grant(self, topic: str, access_key: str, secret: str) -> None:
-        """The kernel may store plain sends of this account to this topic."""
-        self._store.connections.grant(self._attached, topic, access_key, secret)
+    def grant(self, topic: str, access_key: str, secret: str, meter: Meter | None) -> None:
+        """The kernel may store plain sends of this account to this topic that the account's meter admits."""
+        self._store.connections.grant(self._attached, topic, access_key, secret, meter)
+
+    def set_meter(self, meter: Meter | None) -> None:
+        """The kernel may store plain sends that the client's meter admits; None: all."""
+        self._store.connections.set_meter(self._attached, meter)
 
     def trust(self) -> None:
         """The kernel may store all plain sends."""

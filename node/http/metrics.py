@@ -498,6 +498,34 @@ _ACCESS: tuple[MetricDeclaration[Broker], ...] = (
     ),
 )
 
+_QUOTAS: tuple[MetricDeclaration[Broker], ...] = (
+    counter(
+        "rocketmq_quota_throttled_requests_total",
+        "requests",
+        "Requests that waited or were refused because a quota was used up: whose (`client` or `user`), and which limit"
+        " (`messages`, `bytes` or `requests` per second).",
+        "each such request",
+        lambda broker: iter(broker.quotas.throttled.items()),
+        "scope",
+        "limit",
+    ),
+    gauge(
+        "rocketmq_quota_clients",
+        "clients",
+        "Clients whose requests are counted. 0 without a quota for clients.",
+        "the broker's table of clients with a quota",
+        lambda broker: broker.quotas.table_size,
+    ),
+    counter(
+        "rocketmq_connections_refused_total",
+        "connections",
+        "Connections that the broker closed at once, because too many are open: in `all`, or of their `address`.",
+        "remoting servers of the broker",
+        lambda broker: (((reason,), count) for reason, count in broker.connections_refused.items()),
+        "reason",
+    ),
+)
+
 BROKER_METRICS = {
     "Messages": _MESSAGES,
     "Consumers and producers": _CLIENTS,
@@ -505,6 +533,7 @@ BROKER_METRICS = {
     "Timers": _TIMERS,
     "Process": _BROKER,
     "Access control": _ACCESS,
+    "Quotas": _QUOTAS,
 }
 """Metrics of every broker, by section."""
 

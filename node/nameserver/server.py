@@ -85,7 +85,9 @@ class NameServer:
         self.accounts: AccountFile | None = None
         """From the start on; None: requests are not checked."""
         self._door = door
-        limits = Limits(frame_stall_s=settings.frameMaxStallTimeSeconds)
+        limits = Limits(
+            frame_stall_s=settings.frameMaxStallTimeSeconds, connections_of_address=settings.maxConnectionsPerAddress
+        )
         self.server = RemotingServer(
             self._checked(self._handlers()),
             idle_seconds=settings.serverChannelMaxIdleTimeSeconds,

@@ -58,6 +58,8 @@ class QuickPulls:
             return False
         if wanted.accept is not None:
             return False
+        if not broker.quotas.admits_pull(connection):
+            return False
         suggested = group.broker_id if settings.slaveReadEnable else 0
         try:
             found = broker.store.reads.get_frame(
@@ -71,6 +73,7 @@ class QuickPulls:
         if request.sys_flag & COMMIT_OFFSET and settings.brokerId == 0:
             broker.offsets.commit(request.group, topic, queue_id, commit_offset)
         broker.stats.get(request.group, topic, count, size_bytes)
+        broker.quotas.delivered(connection, None, count, size_bytes)
         connection.write(frame)
         return True
 

@@ -68,7 +68,8 @@ FORBIDDEN_TOPICS = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OPERATION
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """The header of a send, with long or short names. `max_reconsume_times` is None if the client does not send it."""
+    """The header of a send, with long or short names. `max_reconsume_times` is None if the client does not send it.
+    `user`: see `Command`."""
 
     producer_group: str
     topic: str
@@ -83,6 +84,7 @@ class SendRequest:
     unit_mode: bool
     max_reconsume_times: int | None
     batch: bool
+    user: str = ""
 
     @classmethod
     def read(cls, command: Command) -> SendRequest:
@@ -103,6 +105,7 @@ class SendRequest:
             unit_mode=opt_bool(ext, name["k"]),
             max_reconsume_times=need_int(ext, name["l"]) if limited else None,
             batch=opt_bool(ext, name["m"]),
+            user=command.user,
         )
 
 
@@ -161,10 +164,14 @@ async def rows_durable(broker: BrokerContext, topic: str, queue_id: int, group: 
 
 def _create(broker: BrokerContext, request: SendRequest) -> TopicConfig | None:
     retry = request.topic.startswith(RETRY_PREFIX)
+    if not retry:
+        broker.quotas.check_new_topics(request.user, (request.topic,))
     unit = 0
     if request.unit_mode:
         unit = SYS_FLAG_UNIT_SUB if retry else SYS_FLAG_UNIT
-    config = broker.topics.create_on_send(request.topic, request.default_topic, request.default_topic_queue_nums, unit)
+    config = broker.topics.create_on_send(
+        request.topic, request.default_topic, request.default_topic_queue_nums, unit, request.user
+    )
     if config is None and retry:
         config = broker.topics.create_on_send_back(request.topic, 1, topic_sys_flag=unit)
     return config

@@ -89,6 +89,7 @@ def dlq_topic(group: str) -> str:
 class TopicConfig:
     """One topic. `perm`: bits 1 inherit, 2 write, 4 read; `topic_sys_flag`: bits 1 unit, 2 subscribed by units.
     `retention_hours`: its messages expire after this time; 0: with their segments. `attributes`: others of RocketMQ 5.
+    `owner`: the user that created it; empty: unknown.
     """
 
     topic_name: str
@@ -100,6 +101,7 @@ class TopicConfig:
     order: bool = False
     retention_hours: int = 0
     attributes: tuple[tuple[str, str], ...] = ()
+    owner: str = ""
 
     @property
     def readable(self) -> bool:
@@ -145,6 +147,7 @@ class TopicConfig:
             order=bool(value.get("order")),
             retention_hours=hours,
             attributes=others,
+            owner=str(value.get("owner") or ""),
             **numbers,
         )
 
@@ -159,6 +162,7 @@ class TopicConfig:
             "topicName": self.topic_name,
             "topicSysFlag": self.topic_sys_flag,
             "writeQueueNums": self.write_queue_nums,
+            **({"owner": self.owner} if self.owner else {}),  # RocketMQ does not know it, and ignores it
         }
 
 
@@ -278,7 +282,7 @@ class TopicTable(ReplicatedTable):
         return True
 
     def create_on_send(
-        self, name: str, default_topic: str, queue_nums: int, topic_sys_flag: int = 0
+        self, name: str, default_topic: str, queue_nums: int, topic_sys_flag: int = 0, owner: str = ""
     ) -> TopicConfig | None:
         """The topic for a send to `name`: the existing one, or a new one modelled on `default_topic`; None if not
         allowed.
@@ -295,9 +299,8 @@ class TopicTable(ReplicatedTable):
         if default_topic == AUTO_CREATE_TOPIC and not self.settings.autoCreateTopicEnable:
             return None  # TBW102 may be in the file from a time when it was enabled
         count = max(0, min(queue_nums, model.write_queue_nums))
-        config = TopicConfig(
-            name, count, count, model.perm & ~PERMISSION_INHERIT, model.topic_filter_type, topic_sys_flag
-        )
+        perm = model.perm & ~PERMISSION_INHERIT
+        config = TopicConfig(name, count, count, perm, model.topic_filter_type, topic_sys_flag, owner=owner)
         self._put(config)
         return config
 
