@@ -37,7 +37,7 @@ from tallystick.node.access.policies import (
     ResourcePattern,
     User,
 )
-from tallystick.node.access.user_quota import Quota
+from tallystick.node.access.user_quota import NO_QUOTA, Quota
 
 CUSTOM, DEFAULT = "Custom", "Default"
 _SUBJECT = "User:"
@@ -95,7 +95,7 @@ class AclUser:
     is_enabled: bool = True
     custom: tuple[Entry, ...] = ()
     default: tuple[Entry, ...] = ()
-    quota: Quota = Quota()
+    quota: Quota = NO_QUOTA
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> AclUser:

@@ -146,12 +146,14 @@ class AccessControl:
             return handler
 
         def handle(connection: Connection, command: Command) -> Any:
-            self.check(rule, connection, command)
+            verdict = self.check(rule, connection, command)
+            if rule.is_administrative:
+                return self._log.recorded(verdict.by.value, handler, connection, command)
             return handler(connection, command)
 
         return handle
 
-    def check(self, rule: Rule, connection: Connection, command: Command) -> None:
+    def check(self, rule: Rule, connection: Connection, command: Command) -> Verdict:
         """ResponseError: the request is refused."""
         source, names = connection.remote.ip, connection.certificate_names
         try:
@@ -161,6 +163,5 @@ class AccessControl:
             self._log.denied(command, connection.id, error.reason, names)
             raise ResponseError(ResponseCode.SYSTEM_ERROR, _EXCEPTION + str(error)) from None
         command.user = verdict.account.user.name if verdict.account is not None else ""
-        if rule.is_administrative:
-            self._log.allowed(command, connection.id, names, by=verdict.by.value)
         self.on_allowed(connection, command, verdict)
+        return verdict

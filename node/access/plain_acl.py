@@ -47,7 +47,7 @@ from tallystick.node.access.policies import (
     ResourcePattern,
     User,
 )
-from tallystick.node.access.user_quota import Quota
+from tallystick.node.access.user_quota import NO_QUOTA, Quota
 
 MAX_BYTES = 4 << 20
 """A larger file is refused."""
@@ -74,7 +74,7 @@ class Account:
     default_group_perm: str = ""
     topic_perms: tuple[str, ...] = ()
     group_perms: tuple[str, ...] = ()
-    quota: Quota = Quota()
+    quota: Quota = NO_QUOTA
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Account:
@@ -88,7 +88,7 @@ class Account:
             default_group_perm=text(fields, "defaultGroupPerm"),
             topic_perms=texts(fields, "topicPerms"),
             group_perms=texts(fields, "groupPerms"),
-            quota=Quota().changed(fields),
+            quota=NO_QUOTA.changed(fields),
         )
         for name, value in (("accessKey", account.access_key), ("secretKey", account.secret_key)):
             if len(value) < MIN_KEY_LENGTH:

@@ -46,6 +46,8 @@ class Quota:
         return {"quota": found} if found else {}
 
 
+NO_QUOTA = Quota()
+"""All limits are those of the settings."""
 _FIELDS = {
     "messagesPerSecond": "messages_per_second",
     "bytesPerSecond": "bytes_per_second",

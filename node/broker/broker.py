@@ -17,13 +17,12 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
-from tallystick.node.access.control import By, Verdict
 from tallystick.node.access.opening import Signer, open_credentials
-from tallystick.node.broker.access import BrokerAccess
 from tallystick.node.broker.copying import beginning
 from tallystick.node.broker.copying.group_copy import GroupCopy
 from tallystick.node.broker.copying.record import RecordFile
 from tallystick.node.broker.copying.slave_role import SlaveRole
+from tallystick.node.broker.entrance import Entrance
 from tallystick.node.broker.feeding import FeedingSource, hot_queues
 from tallystick.node.broker.group import queue_ends
 from tallystick.node.broker.group.adoption import adopted_tables
@@ -32,7 +31,6 @@ from tallystick.node.broker.group.in_group import InGroup
 from tallystick.node.broker.group.membership import GroupPlan, forget_derived
 from tallystick.node.broker.processors import all_routes
 from tallystick.node.broker.processors.pull_quick import QuickPulls
-from tallystick.node.broker.quotas import Quotas
 from tallystick.node.broker.role import Alone, Role
 from tallystick.node.broker.services.bit_maps import BitMaps
 from tallystick.node.broker.services.expiry import ExpiryService
@@ -59,7 +57,6 @@ from tallystick.node.core.settings import PERMISSION_WRITE, UNDECIDED, BrokerSet
 from tallystick.node.core.starting import RECOVERING, StartProgress
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
-from tallystick.node.remoting.command import Command, need_str
 from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.endpoint import Handler, Limits
 from tallystick.node.remoting.server import RemotingServer, bind, close_all
@@ -121,8 +118,8 @@ class Broker:
         self.expiry = ExpiryService(self, files.open("firstOffset.json", FirstOffsets))
         self.timers = TimerService(self)
         self.transactions = TransactionService(self)
-        self.quotas = Quotas(self)
-        self.access = self._open_access(role)
+        self._entrance = Entrance(self, in_group=role.has_pictures)
+        self.quotas, self.access, self.audit = self._entrance.quotas, self._entrance.access, self._entrance.audit
         self.sign: Signer | None = open_credentials("aclCredentialsFile", settings.aclCredentialsFile)
         """Signs the broker's own requests to name servers and to a master; None: they are not signed."""
         self._client = RemotingClient(name="broker.client", sign=self.sign, tls=self.client_context)
@@ -133,7 +130,9 @@ class Broker:
         self.registration: Registration = Registration(self._client, self.advertised, self.topics, settings)
         self._leaving = False
         self._role = role
-        routes = self._checked(role.join(self, files, all_routes(self)))
+        routes = role.join(self, files, all_routes(self))
+        self._store_audit = routes.pop(RequestCode.AUDIT_LINES)  # clients cannot send them
+        routes = self._entrance.guard(routes)
         self.group = role.group
         self.slaves = role.slaves
         self._quick_pulls = QuickPulls(self)
@@ -344,6 +343,7 @@ class Broker:
         self._every(lambda: 1_000, "first offsets", self.expiry.apply_rest)
         self._every(lambda: 10_000, "each ten seconds", self._each_ten_seconds)
         self._every(lambda: self.settings.flushConsumerOffsetInterval, "save offsets", self.offsets.try_save)
+        self.audit.start(self._store_audit)
         await self._server.serve(listeners, self.tls)
         if vip_listeners:
             await self._vip_server.serve(vip_listeners, self.tls)
@@ -358,6 +358,7 @@ class Broker:
         self.holds.release_all()
         await self._server.stop()
         await self._vip_server.stop()
+        await self.audit.stop()
         await self._role.stop()
         for timer in self._timers:
             timer.cancel()
@@ -478,7 +479,7 @@ class Broker:
         self.topics.settings_changed(settings)
         self.holds.limit = settings.pullThreadPoolQueueCapacity
         self.store.log.set_answers(settings.regionId, settings.traceOn)
-        self._accounts_changed()
+        self._entrance.accounts_changed()
         self.quotas.settings_changed({*self._server.connections, *self._vip_server.connections})
         self._set_hot()
         self._pace.wake()
@@ -517,39 +518,6 @@ class Broker:
         self.producers.close(connection)
         self.consumers.close(connection)
         self._role.closed(connection)
-
-    def _open_access(self, role: Role) -> BrokerAccess | None:
-        settings, store = self.settings, self.store
-        if not settings.aclEnable:
-            return None
-        return BrokerAccess(settings, store, store.door, self.now_ms, in_group=role.has_pictures)
-
-    def _checked(self, routes: dict[int, Handler]) -> dict[int, Handler]:
-        """The routes behind the quotas and the checks of access control, if there is any."""
-        if self.access is not None:
-            self.access.control.on_allowed = self._allowed
-            self.access.on_change = self._accounts_changed
-            self._accounts_changed()
-            self.store.connections.check_access()
-            routes = self.access.control.guard(self.quotas.guard_users(routes))
-        return self.quotas.guard_clients(routes)
-
-    def _accounts_changed(self) -> None:
-        """Accounts or their quotas are others: the kernel forgets what it was granted."""
-        if self.access is not None:
-            self.quotas.use(rules.user for rules in self.access.control.accounts.rules.values())
-            self.store.connections.revoke()
-
-    def _allowed(self, connection: Connection, command: Command, verdict: Verdict) -> None:
-        """The kernel may store the next sends like this one, until the accounts change."""
-        source = connection.attributes.get("feeding")
-        if command.code != RequestCode.SEND_MESSAGE_V2 or source is None:
-            return
-        if verdict.by is By.WHITE_LIST:
-            source.trust()
-        elif verdict.by is By.SIGNATURE and verdict.account is not None:
-            user = verdict.account.user
-            source.grant(need_str(command.ext, "b"), user.name, user.secret, self.quotas.of_user(user.name))
 
     def _topic_changed(self, name: str) -> None:
         self.store.connections.set_topic(name, hot_queues(self.topics.get(name), self.topics.open_queues(name)))

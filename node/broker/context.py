@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tallystick.store.formats.message import GetResult, Host, Message, MessageBatch, PutResult, QueryResult
 
 if TYPE_CHECKING:
-    from tallystick.node.remoting.command import Command
     import ssl
 
     from tallystick.node.broker.access import BrokerAccess
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.tables.offsets import ConsumerOffsets
     from tallystick.node.broker.tables.topics import TopicTable
     from tallystick.node.core.settings import BrokerSettings
+    from tallystick.node.remoting.command import Command
     from tallystick.replication.member.status import PeerProgress
     from tallystick.store._kernel import BitTest, ExtensionUnit
     from tallystick.store.engine.timers import Timers

@@ -10,9 +10,9 @@
 The late answer paces clients that try again at once. Heartbeats, offsets and locks are never refused: a consumer that
 uses up its quota stays a member of its group. What a pull delivers is counted when it is delivered.
 
-The kernel takes the cost of the sends that it stores itself from the same meters (`store/kernel/src/meter.rs`), and gives
-a send that finds no room to Python. A client is the client id of a user's heartbeat; without a user, or before the first
-heartbeat, it is the address, because a stranger can choose any id. The table of clients has the meters of open
+The kernel takes the cost of the sends that it stores itself from the same meters (`store/kernel/src/meter.rs`), and
+gives a send that finds no room to Python. A client is the client id of a user's heartbeat; without a user, or before
+the first heartbeat, it is the address, because a stranger can choose any id. The table has the meters of open
 connections, and of at most `_MOST_COOLING` others until their buckets are full again.
 """
 

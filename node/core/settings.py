@@ -78,6 +78,14 @@ class GroupTlsMode(enum.Enum):
     enforcing = "only TLS"
 
 
+class AuditTopic(enum.Enum):
+    """Whether lines of the access log are stored as messages."""
+
+    auto = "if access control is on"
+    on = "always"
+    off = "never"
+
+
 @dataclass(frozen=True)
 class BrokerSettings:
     """The settings of one broker."""
@@ -437,6 +445,13 @@ class BrokerSettings:
         own=True,
     )
 
+    auditTopic: AuditTopic = setting(
+        AuditTopic.auto,
+        "Whether the broker stores the lines of the access log as messages of the system topic `rmq_sys_audit`: "
+        "refused requests, and who changed what. `auto`: if `aclEnable` is set; `on`: always; `off`: never.",
+        own=True,
+    )
+
     # -- quotas --------------------------------------------------------------------------------------------------------
     userMessagesPerSecond: int = setting(
         0,
@@ -453,8 +468,8 @@ class BrokerSettings:
     )
     clientMessagesPerSecond: int = setting(
         0,
-        "Messages that one client may send and receive per second. A client of a user is its client id; any other one is "
-        "its address, of IPv6 its network of 64 bits. 0: no limit.",
+        "Messages that one client may send and receive per second. A client of a user is its client id; any other one "
+        "is its address, of IPv6 its network of 64 bits. 0: no limit.",
         **_QUOTA,
     )
     clientBytesPerSecond: int = setting(
@@ -471,8 +486,8 @@ class BrokerSettings:
     )
     maxConnectionsPerAddress: int = setting(
         10_000,
-        "Open connections of one address to one port, of IPv6 of one network of 64 bits. The broker closes new ones above "
-        "it. All connections to a port are at most 20 000. 0: no limit.",
+        "Open connections of one address to one port, of IPv6 of one network of 64 bits. The broker closes new ones "
+        "above it. All connections to a port are at most 20 000. 0: no limit.",
         range=(0, 20_000),
         own=True,
     )
@@ -621,8 +636,8 @@ class NameServerSettings:
     connectionMemoryBytes: int = setting(0, _AS_BROKER, unit="bytes", range=(0, _LONG), own=True)
     maxConnectionsPerAddress: int = setting(
         10_000,
-        "Open connections of one address to one port, of IPv6 of one network of 64 bits. The name server closes new ones "
-        "above it. 0: no limit.",
+        "Open connections of one address to one port, of IPv6 of one network of 64 bits. The name server closes new "
+        "ones above it. 0: no limit.",
         range=(0, 20_000),
         own=True,
     )

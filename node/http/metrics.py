@@ -498,6 +498,25 @@ _ACCESS: tuple[MetricDeclaration[Broker], ...] = (
     ),
 )
 
+_AUDIT: tuple[MetricDeclaration[Broker], ...] = (
+    counter(
+        "rocketmq_audit_lines_total",
+        "lines",
+        "Lines of the access log that were to be stored in the topic `rmq_sys_audit`, by result: `stored`, or `dropped`"
+        " because too many waited or the broker stopped.",
+        "each line",
+        lambda broker: ((("stored",), broker.audit.stored), (("dropped",), broker.audit.dropped)),
+        "result",
+    ),
+    gauge(
+        "rocketmq_audit_lines_waiting",
+        "lines",
+        "Lines that are not stored yet.",
+        "memory of the broker",
+        lambda broker: broker.audit.waiting,
+    ),
+)
+
 _QUOTAS: tuple[MetricDeclaration[Broker], ...] = (
     counter(
         "rocketmq_quota_throttled_requests_total",
@@ -533,6 +552,7 @@ BROKER_METRICS = {
     "Timers": _TIMERS,
     "Process": _BROKER,
     "Access control": _ACCESS,
+    "Audit": _AUDIT,
     "Quotas": _QUOTAS,
 }
 """Metrics of every broker, by section."""

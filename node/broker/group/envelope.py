@@ -11,6 +11,9 @@ answer). Any other code says that nothing was done; SERVICE_NOT_AVAILABLE says t
 inner frame keeps its header, flags and language; only its opaque number has no meaning. `user` is the account that the
 follower found; it is absent without one.
 
+RELAYED_HEART_BEAT (31004) and AUDIT_LINES (31006) are requests of the follower itself, and are served only inside an
+envelope.
+
 Such a request has its own code, so it can be distinguished from a client's before anything else of it is read. It is
 never forwarded again: the receiver serves it or refuses it.
 """

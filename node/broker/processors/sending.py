@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tallystick.node.access.access_log import AUDIT_TOPIC
 from tallystick.node.broker.tables.topics import (
     CHECK_MAX_TOPIC,
     HALF_TOPIC,
@@ -62,8 +63,8 @@ _FULL = {
 }
 _SHORT = {letter: letter for letter in _FULL}
 
-FORBIDDEN_TOPICS = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OPERATION_TOPIC, CHECK_MAX_TOPIC))
-"""Topics that only the broker writes: their records move or end messages of other topics."""
+FORBIDDEN_TOPICS = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OPERATION_TOPIC, CHECK_MAX_TOPIC, AUDIT_TOPIC))
+"""Topics that only the broker writes: their records move or end messages of other topics, or say who changed what."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tallystick.node.access.access_log import AUDIT_TOPIC
 from tallystick.node.broker.tables import topic_attributes
 from tallystick.node.broker.tables.saving import ReplicatedTable, TableFile, rows
 from tallystick.node.core.settings import PERMISSION_INHERIT, PERMISSION_READ, PERMISSION_WRITE, BrokerSettings
@@ -262,7 +263,7 @@ class TopicTable(ReplicatedTable):
         return name in self._system or name.startswith(SYSTEM_PREFIX)
 
     def system_names(self) -> list[str]:
-        return sorted(self._system)
+        return sorted(self._system | ({AUDIT_TOPIC} & self._topics.keys()))
 
     def update(self, *configs: TopicConfig) -> None:
         """Creates or replaces topics, all or none of them. Raises ValueError if one of them is invalid."""
