@@ -162,8 +162,8 @@ acl-decisions: build ## decisions of access control, compared with those of Rock
 tls-lab: build ## TLS with RocketMQ's own Java client, its admin tool and openssl: PEER_VERSION=5.5.0
 	$(BIN)/python e2e/tls_lab.py --version $(or $(PEER_VERSION),4.8.0)
 
-peer: build ## RocketMQ's own Java client against ours (../shared/peer): PEER_VERSION=5.x COMPARE=1, or TLS=1
-	$(BIN)/python e2e/peer_suite.py --version $(or $(PEER_VERSION),4.8.0) $(if $(COMPARE),--compare --again 2) $(if $(TLS),--tls)
+peer: build ## RocketMQ's own Java client against ours (../shared/peer): PEER_VERSION=5.x COMPARE=1, or TLS=1 ACL=1
+	$(BIN)/python e2e/peer_suite.py --version $(or $(PEER_VERSION),4.8.0) $(if $(COMPARE),--compare --again 2) $(if $(TLS),--tls) $(if $(ACL),--acl)
 
 crash: build ## kill -9 in the middle of a load, read back by RocketMQ: ROUNDS=20 SEED=1 FLUSH=sync FAST=1 (kills alone)
 	$(BIN)/python e2e/crash.py --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1) --flush $(or $(FLUSH),sync) $(if $(FAST),--fast)
@@ -197,8 +197,8 @@ attacks: build ## clocks, disks, signals, strangers, kills, large stores against
 group-faults: build ## three members under faults of all kinds, nothing lost: ROUNDS=22 SEED=1 ONLY=kill-leader JSON=FILE
 	$(BIN)/python e2e/group_faults.py --rounds $(or $(ROUNDS),22) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
-peer-group: build ## RocketMQ's Java client against a group of three: MOVE=10 (its leader changes every 10 s) TLS=1
-	$(BIN)/python e2e/peer_suite.py --group --version $(or $(PEER_VERSION),4.8.0) $(if $(MOVE),--move $(MOVE)) $(if $(TLS),--tls)
+peer-group: build ## RocketMQ's Java client against a group of three: MOVE=10 (its leader changes every 10 s) TLS=1 ACL=1
+	$(BIN)/python e2e/peer_suite.py --group --version $(or $(PEER_VERSION),4.8.0) $(if $(MOVE),--move $(MOVE)) $(if $(TLS),--tls) $(if $(ACL),--acl)
 
 .PHONY: e2e e2e-ci
 e2e: $(VENV)/.dev ## the operator on kind, everything that can go wrong (docker, kind, helm, kubectl): E2E_KEEP=1, ARGS='-k failover'
