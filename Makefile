@@ -147,6 +147,10 @@ kernel-test: ## cargo test, clippy and fmt of the kernel
 acl-lab: build ## access control with RocketMQ's own Java client and admin tool: PEER_VERSION=5.5.0
 	$(BIN)/python e2e/acl_lab.py --version $(or $(PEER_VERSION),4.8.0)
 
+.PHONY: quota-lab
+quota-lab: build ## quotas with RocketMQ's own Java clients: PEER_VERSION=5.5.0
+	$(BIN)/python e2e/quota_lab.py --version $(or $(PEER_VERSION),4.8.0)
+
 # atheris has no release for each version of Python, so it is not a part of the extra `dev`.
 .PHONY: fuzz
 fuzz: $(VENV)/.dev ## inputs of strangers that reach new code, target by target: TARGET=headers SECONDS=1800 MERGE=1
