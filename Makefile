@@ -147,6 +147,10 @@ kernel-test: ## cargo test, clippy and fmt of the kernel
 acl-lab: build ## access control with RocketMQ's own Java client and admin tool: PEER_VERSION=5.5.0
 	$(BIN)/python e2e/acl_lab.py --version $(or $(PEER_VERSION),4.8.0)
 
+.PHONY: acl-matrix
+acl-matrix: build ## each request code with each kind of credentials, by RocketMQ's Java clients: WRITE=docs/access-matrix.md
+	$(BIN)/python e2e/acl_matrix.py $(if $(WRITE),--write $(WRITE))
+
 .PHONY: quota-lab
 quota-lab: build ## quotas with RocketMQ's own Java clients: PEER_VERSION=5.5.0
 	$(BIN)/python e2e/quota_lab.py --version $(or $(PEER_VERSION),4.8.0)

@@ -13,7 +13,8 @@ import org.apache.rocketmq.remoting.protocol.RemotingCommand;
 
 /**
  * Gives each RocketMQ client of a JVM RocketMQ's AclClientRPCHook, as if the program had passed one: the programs of the
- * peer lab pass none. The argument is "accessKey:secretKey". The call is at the place where the client calls its hooks.
+ * peer lab pass none. The argument is "accessKey:secretKey". The call is behind those of all other
+ * hooks.
  */
 public class SigningAgent {
     private static final String CLIENT = "org/apache/rocketmq/remoting/netty/NettyRemotingAbstract";
@@ -26,7 +27,7 @@ public class SigningAgent {
         instrumentation.addTransformer(new Transformer());
     }
 
-    /** What the client calls before each request. */
+    /** What the client calls before it sends a request. */
     public static void sign(String address, RemotingCommand request) {
         if (hook == null) {
             hook = new AclClientRPCHook(new SessionCredentials(account[0], account[1]));
@@ -60,11 +61,13 @@ public class SigningAgent {
             }
             return new MethodVisitor(Opcodes.ASM8, next) {
                 @Override
-                public void visitCode() {
-                    super.visitCode();
-                    visitVarInsn(Opcodes.ALOAD, 1);
-                    visitVarInsn(Opcodes.ALOAD, 2);
-                    visitMethodInsn(Opcodes.INVOKESTATIC, "SigningAgent", "sign", descriptor, false);
+                public void visitInsn(int opcode) {
+                    if (opcode == Opcodes.RETURN) { // after all other hooks: those of 5.x add fields
+                        visitVarInsn(Opcodes.ALOAD, 1);
+                        visitVarInsn(Opcodes.ALOAD, 2);
+                        visitMethodInsn(Opcodes.INVOKESTATIC, "SigningAgent", "sign", descriptor, false);
+                    }
+                    super.visitInsn(opcode);
                 }
             };
         }

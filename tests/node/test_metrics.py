@@ -35,7 +35,6 @@ class MeasuredBroker(FakeBroker):
         super().__init__()
         self.holds: list[Any] = []
         self.connection_count = 3
-        self.audit = SimpleNamespace(stored=4, dropped=1, waiting=2)
         self.connections_refused = {"all": 0, "address": 0}
         self.uncounted: list[tuple[str, int, int]] = []
         self.ends: dict[tuple[str, int], int] = {}
