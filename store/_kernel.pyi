@@ -1547,11 +1547,23 @@ def take_unread(folder: str | PathLike[str]) -> list[tuple[PathLike[str], int, i
     All ranges of a map are reported again when a new one is added."""
 
 class PullShapes:
-    """Headers of pulls that were read before: a later one that differs only in three numbers has a known shape."""
+    """Headers of pulls that were read before: a later one that differs only in three numbers, and in its signature, has
+    a known shape."""
 
     def __init__(self) -> None: ...
     def read(self, header: bytes) -> tuple[int, int, int, int] | None:
-        """(shape's number, queue offset, commit offset, opaque) of a JSON header of a known shape."""
+        """(shape's number, queue offset, commit offset, opaque) of a JSON header of a known shape.
+
+        None also if the header has a signature that is not the one of the account of `sign`.
+        """
 
     def learn(self, header: bytes) -> tuple[int, int, int, int] | None:
-        """As `read`, and its shape is known from now on. None: it has no shape (see store/kernel/src/pull.rs)."""
+        """As `read`, and its shape is known from now on. None: it has no shape (see store/kernel/src/pull.rs). It does
+        not check a signature."""
+
+    def sign(self, number: int, before: bytes, between: bytes, after: bytes, secret: bytes) -> None:
+        """What the signatures of a shape cover: before the offset to commit, between it and the offset of the pull, and
+        after that; and the secret of the account."""
+
+    def forget(self) -> None:
+        """No shape is known."""

@@ -153,6 +153,16 @@ class AccessControl:
 
         return handle
 
+    def verdict(self, connection: Connection, command: Command) -> Verdict | None:
+        """Whether a request would be allowed, without a line in the log. None: it would be refused."""
+        rule = self._table.get(command.code, UNKNOWN)
+        try:
+            return judge(
+                self.accounts, rule, connection.remote.ip, command, self._topic_at, connection.certificate_names
+            )
+        except DeniedError:
+            return None
+
     def check(self, rule: Rule, connection: Connection, command: Command) -> Verdict:
         """ResponseError: the request is refused."""
         source, names = connection.remote.ip, connection.certificate_names

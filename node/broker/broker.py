@@ -136,6 +136,7 @@ class Broker:
         self.group = role.group
         self.slaves = role.slaves
         self._quick_pulls = QuickPulls(self)
+        self._entrance.on_accounts = self._quick_pulls.forget
         self._server, self._vip_server = self._servers(routes)
         for server in (self._server, self._vip_server):
             server.on_close.append(self._connection_closed)
@@ -498,7 +499,7 @@ class Broker:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _feeding(self, connection: Connection) -> FeedingSource:
-        return self._attached(connection, self._quick_pulls if self.access is None else None)
+        return self._attached(connection, self._quick_pulls)
 
     def _feeding_without_pulls(self, connection: Connection) -> FeedingSource:
         return self._attached(connection, None)

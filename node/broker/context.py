@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tallystick.node.broker.tables.offsets import ConsumerOffsets
     from tallystick.node.broker.tables.topics import TopicTable
     from tallystick.node.core.settings import BrokerSettings
-    from tallystick.node.remoting.command import Command
     from tallystick.replication.member.status import PeerProgress
     from tallystick.store._kernel import BitTest, ExtensionUnit
     from tallystick.store.engine.timers import Timers
@@ -255,11 +254,11 @@ class QuotasView(Protocol):
     def identified(self, connection: Any, user: str, client_id: str) -> None:
         """A heartbeat says who the client of a connection is."""
 
-    def delivered(self, connection: Any, command: Command | None, messages: int, size_bytes: int) -> None:
-        """Messages were sent to a consumer. `command`: its pull."""
+    def delivered(self, connection: Any, user: str, messages: int, size_bytes: int) -> None:
+        """Messages were sent to a consumer of this user."""
 
-    def admits_pull(self, connection: Any) -> bool:
-        """Whether the client may pull now; takes the request if it may."""
+    def admits_pull(self, connection: Any, user: str) -> bool:
+        """Whether client and user may pull now; takes the request from both if they may."""
 
 
 class BrokerContext(Protocol):

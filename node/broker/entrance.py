@@ -8,6 +8,7 @@ takes the cost from the same meters.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tallystick.node.access.access_log import AccessLog
@@ -42,6 +43,8 @@ class Entrance:
         if settings.aclEnable:
             self.access = BrokerAccess(settings, store, store.door, broker.now_ms, self.log, in_group=in_group)
         self._connections = store.connections
+        self.on_accounts: Callable[[], None] = lambda: None
+        """Called when accounts or their quotas are others."""
 
     def guard(self, routes: dict[int, Handler]) -> dict[int, Handler]:
         """The same routes behind the checks."""
@@ -59,6 +62,7 @@ class Entrance:
         if self.access is not None:
             self.quotas.use(rules.user for rules in self.access.control.accounts.rules.values())
             self._connections.revoke()
+            self.on_accounts()
 
     def _allowed(self, connection: Connection, command: Command, verdict: Verdict) -> None:
         """The kernel may store the next sends like this one, until the accounts change."""

@@ -40,11 +40,12 @@ class FeedingSource:
         if cold:
             quick, connection = self._quick, self._connection
             for kind, header, body in cold:
-                # After a frame that takes the normal path, all others take it too: requests are served in their order.
-                if kind == 0 and quick is not None and not frames and connection.at_ease:
+                # A signature also covers the body, and a pull has none. After a frame that takes the normal path, all
+                # others take it too: requests are served in their order.
+                if kind == 0 and quick is not None and not body and not frames and connection.at_ease:
                     if quick.answer(connection, header):
                         continue
-                    quick.learn(header)
+                    quick.learn(connection, header)
                 frames.append(Frame(kind, header, body))
         if fault is not None:
             raise FrameError(fault, frames)

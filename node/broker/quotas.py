@@ -148,20 +148,22 @@ class Quotas:
             name, _ = connection.attributes.get(_METER, ("", None))
             self._attach(connection, name or network_of(connection.remote.ip))
 
-    def delivered(self, connection: Any, command: Command | None, messages: int, size_bytes: int) -> None:
-        """Messages were sent to a consumer. `command`: its pull."""
-        for meter in (_meter_of(connection), None if command is None else self._users.get(command.user)):
+    def delivered(self, connection: Any, user: str, messages: int, size_bytes: int) -> None:
+        """Messages were sent to a consumer of this user."""
+        for meter in (_meter_of(connection), self._users.get(user)):
             if meter is not None:
                 meter.take(messages, size_bytes, 0)
 
-    def admits_pull(self, connection: Connection) -> bool:
-        """Whether the client may pull now; takes the request if it may."""
-        meter = _meter_of(connection)
-        if meter is None:
+    def admits_pull(self, connection: Any, user: str) -> bool:
+        """Whether client and user may pull now; takes the request from both if they may."""
+        found = [meter for meter in (_meter_of(connection), self._users.get(user)) if meter is not None]
+        if not found:
             return True
-        if meter.wait(self._broker.now_ms()) is not None:
+        now_ms = self._broker.now_ms()
+        if any(meter.wait(now_ms) is not None for meter in found):
             return False
-        meter.take(0, 0, 1)
+        for meter in found:
+            meter.take(0, 0, 1)
         return True
 
     @property

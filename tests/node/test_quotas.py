@@ -345,7 +345,7 @@ async def test_clients_that_owe_nothing_are_forgotten() -> None:
         table.attach(link)
     assert table.table_size == 10, "a network of IPv6 is one client"
     for link in links:
-        table.delivered(link, None, 100, 0)
+        table.delivered(link, "", 100, 0)
         table.detach(link)
     links.clear()
     table.look()
