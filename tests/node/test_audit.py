@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_broker import FakeBroker
 from signed_sends import SECRET, send, settings, small
 
 from tallystick.node.access.access_log import AUDIT_TOPIC, AccessLog
@@ -278,3 +279,23 @@ async def test_a_request_that_fails_is_recorded_with_its_code() -> None:
         with pytest.raises((OSError, ValueError)):
             await routes[Code.DELETE_TOPIC_IN_BROKER](Link(), command)  # type: ignore[arg-type, misc]
     assert [line["answer"] for line in lines] == [1, 1]
+
+
+async def test_lines_that_the_leader_refuses_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "_AGAIN_S", 0.01)
+    broker, answers = FakeBroker(), [ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SERVICE_NOT_AVAILABLE]
+    broker.change(auditTopic=AuditTopic.on)
+    bodies = []
+
+    async def leader(_: Any, command: Command) -> Command:
+        bodies.append(json.loads(command.body)["lines"])
+        return command.reply(answers.pop() if answers else ResponseCode.SUCCESS)
+
+    trail = audit.AuditTrail(broker)  # type: ignore[arg-type]
+    trail.record({"result": "allowed"})
+    trail.start(leader)
+    async with asyncio.timeout(60):
+        while not trail.stored:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    await trail.stop()
+    assert len(bodies) == 3 and bodies[0] == bodies[1] == bodies[2] and trail.waiting == 0

@@ -163,7 +163,12 @@ async def test_the_kernel_stores_the_sends_of_users_with_a_quota(opened: Open) -
     handled: list[int] = []
     routes: dict[int, Any] = world.broker._server.routes
     handler = routes[Code.SEND_MESSAGE_V2]
-    routes[Code.SEND_MESSAGE_V2] = lambda connection, command: (handled.append(1), handler(connection, command))[1]
+
+    def noting(connection: Any, command: Command) -> Any:
+        handled.append(command.code)
+        return handler(connection, command)
+
+    routes[Code.SEND_MESSAGE_V2] = noting
     assert set(await world.sends(20)) == {0}
     assert len(handled) <= 1
 
@@ -407,6 +412,11 @@ def test_a_quota_that_is_none_is_refused(quota: str) -> None:
 
 
 def test_meters_refuse_rates_that_are_none() -> None:
-    for rates in ((-1, 0, 0, 1), (0, float("nan"), 0, 1), (0, 0, float("inf"), 1), (0, 0, 0, -1)):
+    for messages, size, requests, burst_s in (
+        (-1.0, 0.0, 0.0, 1.0),
+        (0.0, float("nan"), 0.0, 1.0),
+        (0.0, 0.0, float("inf"), 1.0),
+        (0.0, 0.0, 0.0, -1.0),
+    ):
         with pytest.raises(ValueError, match="not negative"):
-            Meter(*rates, 0)
+            Meter(messages, size, requests, burst_s, 0)

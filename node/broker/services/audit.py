@@ -40,7 +40,7 @@ _LAST_S = 2.0
 
 
 class _Self:
-    """The broker as a client of itself."""
+    """The broker, in place of a connection."""
 
     closed = False
 
