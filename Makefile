@@ -147,6 +147,14 @@ kernel-test: ## cargo test, clippy and fmt of the kernel
 acl-lab: build ## access control with RocketMQ's own Java client and admin tool: PEER_VERSION=5.5.0
 	$(BIN)/python e2e/acl_lab.py --version $(or $(PEER_VERSION),4.8.0)
 
+.PHONY: acl-matrix
+acl-matrix: build ## each request code with each kind of credentials, by RocketMQ's Java clients: WRITE=docs/access-matrix.md
+	$(BIN)/python e2e/acl_matrix.py $(if $(WRITE),--write $(WRITE))
+
+.PHONY: quota-lab
+quota-lab: build ## quotas with RocketMQ's own Java clients: PEER_VERSION=5.5.0
+	$(BIN)/python e2e/quota_lab.py --version $(or $(PEER_VERSION),4.8.0)
+
 # atheris has no release for each version of Python, so it is not a part of the extra `dev`.
 .PHONY: fuzz
 fuzz: $(VENV)/.dev ## inputs of strangers that reach new code, target by target: TARGET=headers SECONDS=1800 MERGE=1
@@ -166,8 +174,8 @@ tls-lab: build ## TLS with RocketMQ's own Java client, its admin tool and openss
 compose-lab: build ## the Compose file of docs/deployment.md with a Docker Engine: IMAGE=tallystick-node:0.1.0
 	$(BIN)/python e2e/compose_lab.py $(if $(IMAGE),--image $(IMAGE))
 
-peer: build ## RocketMQ's own Java client against ours (../shared/peer): PEER_VERSION=5.x COMPARE=1, or TLS=1
-	$(BIN)/python e2e/peer_suite.py --version $(or $(PEER_VERSION),4.8.0) $(if $(COMPARE),--compare --again 2) $(if $(TLS),--tls)
+peer: build ## RocketMQ's own Java client against ours (../shared/peer): PEER_VERSION=5.x COMPARE=1, or TLS=1 ACL=1
+	$(BIN)/python e2e/peer_suite.py --version $(or $(PEER_VERSION),4.8.0) $(if $(COMPARE),--compare --again 2) $(if $(TLS),--tls) $(if $(ACL),--acl)
 
 crash: build ## kill -9 in the middle of a load, read back by RocketMQ: ROUNDS=20 SEED=1 FLUSH=sync FAST=1 (kills alone)
 	$(BIN)/python e2e/crash.py --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1) --flush $(or $(FLUSH),sync) $(if $(FAST),--fast)
@@ -206,8 +214,8 @@ attacks: build ## clocks, disks, signals, strangers, kills, large stores against
 group-faults: build ## three members under faults of all kinds, nothing lost: ROUNDS=22 SEED=1 ONLY=kill-leader JSON=FILE
 	$(BIN)/python e2e/group_faults.py --rounds $(or $(ROUNDS),22) --seed $(or $(SEED),1) $(if $(ONLY),--only $(ONLY)) $(if $(JSON),--json $(JSON))
 
-peer-group: build ## RocketMQ's Java client against a group of three: MOVE=10 (its leader changes every 10 s) TLS=1
-	$(BIN)/python e2e/peer_suite.py --group --version $(or $(PEER_VERSION),4.8.0) $(if $(MOVE),--move $(MOVE)) $(if $(TLS),--tls)
+peer-group: build ## RocketMQ's Java client against a group of three: MOVE=10 (its leader changes every 10 s) TLS=1 ACL=1
+	$(BIN)/python e2e/peer_suite.py --group --version $(or $(PEER_VERSION),4.8.0) $(if $(MOVE),--move $(MOVE)) $(if $(TLS),--tls) $(if $(ACL),--acl)
 
 .PHONY: e2e e2e-ci
 e2e: $(VENV)/.dev ## the operator on kind, everything that can go wrong (docker, kind, helm, kubectl): E2E_KEEP=1, ARGS='-k failover'

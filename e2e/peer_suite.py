@@ -7,6 +7,7 @@
     python e2e/peer_suite.py --group                      a group of three members instead of one broker
     python e2e/peer_suite.py --group --move 10            and its leader changes every 10 s
     python e2e/peer_suite.py --tls                        with TLS, which the client verifies and the servers require
+    python e2e/peer_suite.py --acl                        with access control: the client signs each request
 
 A step that failed only because of a race within the step, which also occurs with RocketMQ, is repeated alone a few
 times.
@@ -27,6 +28,7 @@ not run. Progress goes to standard error, the table to standard output; after a 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 from collections import Counter
@@ -40,6 +42,7 @@ from lab.peer import SERVER_VERSION, Peer, PeerMissingError, Step
 from lab.places import work_folder
 from lab.processes import ProcessError, end_on_signals
 from lab.send_again import DEFAULTS, HandedOver, measure_send_again, measure_transfers, producing
+from lab.signing import Accounts
 from lab.tally import EARLY_CHECKS, Tally
 from lab.tls import Certificates, OpensslMissingError
 
@@ -109,6 +112,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--again", type=int, default=0, metavar="N", help="times to repeat each failed step alone (0)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of our broker")
     parser.add_argument("--tls", action="store_true", help="our servers accept only TLS, and the client verifies them")
+    parser.add_argument("--acl", action="store_true", help="our servers have access control, and the client signs")
     parser.add_argument("--group", action="store_true", help="three members instead of one broker")
     parser.add_argument(
         "--move", type=float, default=0.0, metavar="S", help="with --group: seconds between two transfers of leadership"
@@ -117,8 +121,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "--kills", type=int, default=3, help="with --group: number of times to kill the leader of a Java producer (3)"
     )
     options = parser.parse_args(arguments)
-    if options.tls and options.compare:
-        parser.error("--tls: not with --compare")
+    if (options.tls or options.acl) and options.compare:
+        parser.error("--tls and --acl: not with --compare")
     if options.move and not options.group:
         parser.error("--move: only with --group")
     return options
@@ -157,11 +161,14 @@ def verdict(ours: Side, theirs: Side | None) -> tuple[int, str]:
 def measure(options: argparse.Namespace, work: Path) -> int:
     """Both sides one after the other (never at the same time: the suite looks at delays), then the table."""
     certificates = Certificates(work / "certificates") if options.tls else None
-    settings = (*EARLY_CHECKS, *options.set, *(certificates.server_settings() if certificates is not None else ()))
+    accounts = Accounts(work / "accounts") if options.acl else None
+    secured = [each.server_settings() for each in (certificates, accounts) if each is not None]
+    settings = (*EARLY_CHECKS, *options.set, *itertools.chain.from_iterable(secured))
     tally = Group(work / "group", (*RUN_PRESETS, *settings)) if options.group else Tally(work / "tally", settings)
     client = Peer(work / "client", options.version)
-    if certificates is not None:
-        client.environment["PEER_JAVA_OPTS"] = client.java_options = certificates.java_options()
+    signing = "" if accounts is None else accounts.java_options(client)
+    verifying = "" if certificates is None else certificates.java_options()
+    client.environment["PEER_JAVA_OPTS"] = client.java_options = f"{verifying} {signing}".strip()
     server = Peer(work / "server") if options.compare else None
     ours = Side(OURS, tally.nameserver, client)
     theirs = None if server is None else Side(THEIRS, server.nameserver, client)

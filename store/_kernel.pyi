@@ -251,6 +251,27 @@ class Door:
 
         Files opened before answer EIO afterwards. ValueError: the door does not record."""
 
+class Meter:
+    """What a user or a client may still do now: buckets of messages, bytes and requests, which fill with time.
+
+    A request is admitted while no bucket is empty, and then takes its whole cost. Times are milliseconds of one clock.
+    """
+
+    def __init__(self, messages: float, bytes: float, requests: float, burst_s: float, now_ms: int) -> None:
+        """Rates per second; 0: no limit. `burst_s`: a bucket holds what its rate gives in this time. ValueError."""
+
+    def set_rates(self, messages: float, bytes: float, requests: float, burst_s: float) -> None:
+        """Uses other rates from now on; what was taken stays taken. ValueError."""
+
+    def wait(self, now_ms: int) -> tuple[int, int] | None:
+        """Which bucket is empty (0 messages, 1 bytes, 2 requests), and for how many ms. None: a request is admitted."""
+
+    def take(self, messages: int, bytes: int, requests: int) -> None:
+        """Takes the cost of what was admitted, or of what was delivered."""
+
+    def is_full(self, now_ms: int) -> bool:
+        """Whether all buckets are full: a new meter with these rates is the same."""
+
 class Log:
     """The append end of one commit log: staged >= written >= flushed, in bytes from the log's start.
 
@@ -327,8 +348,13 @@ class Log:
     def check_access(self) -> None:
         """From now on `feed` stores only sends that were granted."""
 
-    def grant(self, connection: int, topic: bytes, access_key: bytes, secret: bytes) -> None:
-        """Sends of this account to this topic are stored if their signatures are right."""
+    def grant(
+        self, connection: int, topic: bytes, access_key: bytes, secret: bytes, meter: Meter | None = None
+    ) -> None:
+        """Sends of this account to this topic are stored if their signatures are right, and the meter admits them."""
+
+    def set_meter(self, connection: int, meter: Meter | None) -> None:
+        """Plain sends of the connection are stored if the meter admits them; None: always."""
 
     def trust(self, connection: int) -> None:
         """All sends of the connection are stored, with or without signature."""
@@ -1521,11 +1547,23 @@ def take_unread(folder: str | PathLike[str]) -> list[tuple[PathLike[str], int, i
     All ranges of a map are reported again when a new one is added."""
 
 class PullShapes:
-    """Headers of pulls that were read before: a later one that differs only in three numbers has a known shape."""
+    """Headers of pulls that were read before: a later one that differs only in three numbers, and in its signature, has
+    a known shape."""
 
     def __init__(self) -> None: ...
     def read(self, header: bytes) -> tuple[int, int, int, int] | None:
-        """(shape's number, queue offset, commit offset, opaque) of a JSON header of a known shape."""
+        """(shape's number, queue offset, commit offset, opaque) of a JSON header of a known shape.
+
+        None also if the header has a signature that is not the one of the account of `sign`.
+        """
 
     def learn(self, header: bytes) -> tuple[int, int, int, int] | None:
-        """As `read`, and its shape is known from now on. None: it has no shape (see store/kernel/src/pull.rs)."""
+        """As `read`, and its shape is known from now on. None: it has no shape (see store/kernel/src/pull.rs). It does
+        not check a signature."""
+
+    def sign(self, number: int, before: bytes, between: bytes, after: bytes, secret: bytes) -> None:
+        """What the signatures of a shape cover: before the offset to commit, between it and the offset of the pull, and
+        after that; and the secret of the account."""
+
+    def forget(self) -> None:
+        """No shape is known."""

@@ -145,6 +145,9 @@ class RequestCode(enum.IntEnum):
     # name server -> broker; only tallystick has it, see `nameserver.inquiry`. A broker answers also if it is unknown
     ARE_YOU_THERE = 31005
 
+    # between the members of a replicated group, inside an envelope
+    AUDIT_LINES = 31006
+
 
 class ResponseCode(enum.IntEnum):
     """The result of a request. Clients act on it, and some also on the remark."""

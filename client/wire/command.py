@@ -54,6 +54,8 @@ class Command:
     ext: dict[str, str] | None = None
     body: bytes = b""
     header_type: HeaderType = HeaderType.JSON
+    user: str = ""
+    """The account that sent this request, as access control found it. It is not sent. Empty: unknown."""
 
     @property
     def is_response(self) -> bool:

@@ -252,7 +252,7 @@ class Group:
             command = [str(TALLY), "nameserver", "--host", HOST, "--port", str(self._nameserver_port)]
             command += ["--http-port", "-1"]
             for setting in self.settings:
-                if setting.startswith("tls."):
+                if setting.startswith(("tls.", "aclEnable=", "aclFile=")):
                     command += ["--set", setting]
             self._nameserver = Server(command, self.folder / "nameserver.log", clean_environment())
             self._nameserver.wait_for("tally is ready", timeout_s)

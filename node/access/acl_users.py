@@ -11,6 +11,8 @@
         actions: [Pub, Sub]              Pub, Sub, Create, Update, Delete, Get, List; All
         sourceIps: [10.0.0.0/8]          addresses and networks; none: from anywhere
         decision: Allow                  or Deny
+    quota:                               limits of this user (`user_quota`)
+      messagesPerSecond: 1000
 
 Words are read in any case. The name is the access key of the user's signatures, and the password is their secret. Which
 policy decides is described in `policies`.
@@ -35,6 +37,7 @@ from tallystick.node.access.policies import (
     ResourcePattern,
     User,
 )
+from tallystick.node.access.user_quota import NO_QUOTA, Quota
 
 CUSTOM, DEFAULT = "Custom", "Default"
 _SUBJECT = "User:"
@@ -92,6 +95,7 @@ class AclUser:
     is_enabled: bool = True
     custom: tuple[Entry, ...] = ()
     default: tuple[Entry, ...] = ()
+    quota: Quota = NO_QUOTA
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> AclUser:
@@ -116,6 +120,7 @@ class AclUser:
             "username": self.name,
             "userType": "Super" if self.is_super else "Normal",
             "userStatus": "enable" if self.is_enabled else "disable",
+            **self.quota.fields(),
         }
 
     def policies(self, resource: str = "") -> list[dict[str, Any]]:
@@ -141,6 +146,7 @@ class AclUser:
             secret=text(fields, "password", strip=False) or self.secret,
             is_super=kind == "super" if kind else self.is_super,
             is_enabled=status == "enable" if status else self.is_enabled,
+            quota=self.quota.changed(fields),
         )
 
     def with_policy(self, kind: str, entries: Iterable[Mapping[str, Any]]) -> AclUser:
@@ -169,7 +175,7 @@ class AclUser:
         """The user for the rules. AclError."""
         policies = [entry.policy(is_default=False) for entry in self.custom]
         policies += [entry.policy(is_default=True) for entry in self.default]
-        return User(self.name, self.secret, tuple(policies), self.is_super, self.is_enabled)
+        return User(self.name, self.secret, tuple(policies), self.is_super, self.is_enabled, quota=self.quota)
 
     def _with(self, kind: str, entries: tuple[Entry, ...]) -> AclUser:
         return replace(self, custom=entries) if kind == CUSTOM else replace(self, default=entries)

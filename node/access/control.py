@@ -146,12 +146,24 @@ class AccessControl:
             return handler
 
         def handle(connection: Connection, command: Command) -> Any:
-            self.check(rule, connection, command)
+            verdict = self.check(rule, connection, command)
+            if rule.is_administrative:
+                return self._log.recorded(verdict.by.value, handler, connection, command)
             return handler(connection, command)
 
         return handle
 
-    def check(self, rule: Rule, connection: Connection, command: Command) -> None:
+    def verdict(self, connection: Connection, command: Command) -> Verdict | None:
+        """Whether a request would be allowed, without a line in the log. None: it would be refused."""
+        rule = self._table.get(command.code, UNKNOWN)
+        try:
+            return judge(
+                self.accounts, rule, connection.remote.ip, command, self._topic_at, connection.certificate_names
+            )
+        except DeniedError:
+            return None
+
+    def check(self, rule: Rule, connection: Connection, command: Command) -> Verdict:
         """ResponseError: the request is refused."""
         source, names = connection.remote.ip, connection.certificate_names
         try:
@@ -160,6 +172,6 @@ class AccessControl:
             self.denied[error.reason] += 1
             self._log.denied(command, connection.id, error.reason, names)
             raise ResponseError(ResponseCode.SYSTEM_ERROR, _EXCEPTION + str(error)) from None
-        if rule.is_administrative:
-            self._log.allowed(command, connection.id, names, by=verdict.by.value)
+        command.user = verdict.account.user.name if verdict.account is not None else ""
         self.on_allowed(connection, command, verdict)
+        return verdict

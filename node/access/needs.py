@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tallystick.node.access.access_log import AUDIT_TOPIC
 from tallystick.node.access.plain_acl import topic_resource
 from tallystick.node.access.policies import CLUSTER, Action, Resource, ResourceKind
 from tallystick.node.remoting.command import Command
@@ -56,7 +57,7 @@ def topic(action: Action, field: str = "topic", *, alternative: Action | None = 
     """An action on the topic that a field names."""
     return Rule(
         f"{_either(action, alternative)} on the topic (`{field}`)",
-        (lambda command, _: _named(command, field, topic_resource, action, alternative),),
+        (lambda command, _: _named(command, field, _topic, action, alternative),),
     )
 
 
@@ -86,7 +87,7 @@ def message_at(action: Action, field: str) -> Rule:
             found = None
         # Without a message there is no topic to check. The permission for the cluster keeps it from other users whether
         # a message is at the position.
-        return (Need(topic_resource(found) if found is not None else CLUSTER, action),)
+        return (Need(CLUSTER, action) if found is None else _need(_topic(found), action),)
 
     return Rule(f"{action.value} on the topic of the message (`{field}`)", (needs,))
 
@@ -131,7 +132,7 @@ def objects(value: Any, what: str) -> list[Mapping[Any, Any]]:
 
 def on_topic(name: Any, action: Action) -> Need:
     """Raises UnreadableError: the name is not a text."""
-    return Need(topic_resource(_text(name, "a topic")), action)
+    return _need(_topic(_text(name, "a topic")), action)
 
 
 def on_group(name: Any, action: Action) -> Need:
@@ -143,6 +144,17 @@ def _text(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise UnreadableError(f"the name of {what} is not a text")
     return value
+
+
+def _topic(name: str) -> Resource:
+    """The lines of the audit belong to the cluster: no permission on topics gives them to a user."""
+    return CLUSTER if name == AUDIT_TOPIC else topic_resource(name)
+
+
+def _need(resource: Resource, action: Action, alternative: Action | None = None) -> Need:
+    if resource is CLUSTER:
+        return Need(CLUSTER, Action.GET if action in (Action.SUB, Action.GET) else Action.UPDATE)
+    return Need(resource, action, alternative)
 
 
 def _group(name: str) -> Resource:
@@ -162,4 +174,4 @@ def _named(
     found = resource(name)
     if action is Action.PUB and found.kind is ResourceKind.GROUP:  # to the retry topic of the group
         action = Action.RESEND
-    return (Need(found, action, alternative),)
+    return (_need(found, action, alternative),)

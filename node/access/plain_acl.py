@@ -13,6 +13,8 @@
       - topicA=PUB|SUB
       groupPerms:
       - groupA=DENY
+      quota:                             limits of this account (`user_quota`); RocketMQ does not read them
+        messagesPerSecond: 1000
     users:                               of ACL 2.0, with their policies (`acl_users`); RocketMQ 4.x does not read them
     - username: alice
 
@@ -45,6 +47,7 @@ from tallystick.node.access.policies import (
     ResourcePattern,
     User,
 )
+from tallystick.node.access.user_quota import NO_QUOTA, Quota
 
 MAX_BYTES = 4 << 20
 """A larger file is refused."""
@@ -71,6 +74,7 @@ class Account:
     default_group_perm: str = ""
     topic_perms: tuple[str, ...] = ()
     group_perms: tuple[str, ...] = ()
+    quota: Quota = NO_QUOTA
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Account:
@@ -84,6 +88,7 @@ class Account:
             default_group_perm=text(fields, "defaultGroupPerm"),
             topic_perms=texts(fields, "topicPerms"),
             group_perms=texts(fields, "groupPerms"),
+            quota=NO_QUOTA.changed(fields),
         )
         for name, value in (("accessKey", account.access_key), ("secretKey", account.secret_key)):
             if len(value) < MIN_KEY_LENGTH:
@@ -116,6 +121,7 @@ class Account:
             "defaultGroupPerm": self.default_group_perm,
             "topicPerms": list(self.topic_perms),
             "groupPerms": list(self.group_perms),
+            **self.quota.fields(),
         }
         return {name: value for name, value in found.items() if value not in ("", [])}
 
@@ -148,6 +154,7 @@ class Account:
             is_super=self.admin and not own,
             may_administer=self.admin,
             trusted_sources=_patterns(self.access_key, (self.white_remote_address,)),
+            quota=self.quota,
         )
 
 

@@ -23,6 +23,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from tallystick.node.access.addresses import AddressPattern
+from tallystick.node.access.user_quota import NO_QUOTA, Quota
 
 
 class ResourceKind(enum.Enum):
@@ -133,6 +134,7 @@ class User:
     """Its policies restrict PUB and SUB alone: all other actions are permitted."""
     trusted_sources: tuple[AddressPattern, ...] = ()
     """Who names this account from one of these addresses needs no signature, and may do everything."""
+    quota: Quota = NO_QUOTA
 
 
 OF_MESSAGES = frozenset({Action.PUB, Action.SUB, Action.RESEND})

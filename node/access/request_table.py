@@ -205,3 +205,8 @@ NAME_SERVER: dict[int, Rule] = {
 }
 UNKNOWN = administrative(cluster(Action.UPDATE))
 """The rule of a code that is in neither table."""
+
+
+def administrative_codes(table: Mapping[int, Rule]) -> dict[int, bool]:
+    """For each code: whether its requests are recorded in any case. Of other codes they are."""
+    return {int(code): rule.is_administrative for code, rule in table.items()}

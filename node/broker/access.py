@@ -31,7 +31,14 @@ class BrokerAccess:
     """The accounts and the checks. `table`: in a group, its accounts; None without one."""
 
     def __init__(
-        self, settings: BrokerSettings, store: StoreView, door: Door, now_ms: Callable[[], int], *, in_group: bool
+        self,
+        settings: BrokerSettings,
+        store: StoreView,
+        door: Door,
+        now_ms: Callable[[], int],
+        log: AccessLog,
+        *,
+        in_group: bool,
     ) -> None:
         """SettingsError: the account file or the key file cannot be used."""
         sealer = open_sealer(settings.aclKeyFile)
@@ -40,7 +47,7 @@ class BrokerAccess:
         self._cluster = settings.brokerClusterName
         self._changing = asyncio.Lock()
         self.table = AccountTable(self._file.acl, sealer, self._use) if in_group else None
-        self.control = AccessControl(BROKER, AccessLog(), topic_at=lambda pos: topic_at(store, pos))
+        self.control = AccessControl(BROKER, log, topic_at=lambda pos: topic_at(store, pos))
         self.on_change: Callable[[], None] = lambda: None
         """Called when other accounts are in use."""
         self._use()

@@ -17,13 +17,12 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
-from tallystick.node.access.control import By, Verdict
 from tallystick.node.access.opening import Signer, open_credentials
-from tallystick.node.broker.access import BrokerAccess
 from tallystick.node.broker.copying import beginning
 from tallystick.node.broker.copying.group_copy import GroupCopy
 from tallystick.node.broker.copying.record import RecordFile
 from tallystick.node.broker.copying.slave_role import SlaveRole
+from tallystick.node.broker.entrance import Entrance
 from tallystick.node.broker.feeding import FeedingSource, hot_queues
 from tallystick.node.broker.group import queue_ends
 from tallystick.node.broker.group.adoption import adopted_tables
@@ -58,7 +57,6 @@ from tallystick.node.core.settings import PERMISSION_WRITE, UNDECIDED, BrokerSet
 from tallystick.node.core.starting import RECOVERING, StartProgress
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
-from tallystick.node.remoting.command import Command, need_str
 from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.endpoint import Handler, Limits
 from tallystick.node.remoting.server import RemotingServer, bind, close_all
@@ -120,7 +118,8 @@ class Broker:
         self.expiry = ExpiryService(self, files.open("firstOffset.json", FirstOffsets))
         self.timers = TimerService(self)
         self.transactions = TransactionService(self)
-        self.access = self._open_access(role)
+        self._entrance = Entrance(self, in_group=role.has_pictures)
+        self.quotas, self.access, self.audit = self._entrance.quotas, self._entrance.access, self._entrance.audit
         self.sign: Signer | None = open_credentials("aclCredentialsFile", settings.aclCredentialsFile)
         """Signs the broker's own requests to name servers and to a master; None: they are not signed."""
         self._client = RemotingClient(
@@ -136,10 +135,13 @@ class Broker:
         self.registration: Registration = Registration(self._client, self.advertised, self.topics, settings)
         self._leaving = False
         self._role = role
-        routes = self._checked(role.join(self, files, all_routes(self)))
+        routes = role.join(self, files, all_routes(self))
+        self._store_audit = routes.pop(RequestCode.AUDIT_LINES)  # clients cannot send them
+        routes = self._entrance.guard(routes)
         self.group = role.group
         self.slaves = role.slaves
         self._quick_pulls = QuickPulls(self)
+        self._entrance.on_accounts = self._quick_pulls.forget
         self._server, self._vip_server = self._servers(routes)
         for server in (self._server, self._vip_server):
             server.on_close.append(self._connection_closed)
@@ -151,7 +153,10 @@ class Broker:
 
         Source: BrokerController, fastRemotingServer.
         """
-        limits = Limits(frame_stall_s=self.settings.frameMaxStallTimeSeconds)
+        limits = Limits(
+            frame_stall_s=self.settings.frameMaxStallTimeSeconds,
+            connections_of_address=self.settings.maxConnectionsPerAddress,
+        )
         idle_seconds = self.settings.serverChannelMaxIdleTimeSeconds
         pulls = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
         server = RemotingServer(
@@ -345,6 +350,7 @@ class Broker:
         self._every(lambda: 1_000, "first offsets", self.expiry.apply_rest)
         self._every(lambda: 10_000, "each ten seconds", self._each_ten_seconds)
         self._every(lambda: self.settings.flushConsumerOffsetInterval, "save offsets", self.offsets.try_save)
+        self.audit.start(self._store_audit)
         await self._server.serve(listeners, self.tls)
         if vip_listeners:
             await self._vip_server.serve(vip_listeners, self.tls)
@@ -359,6 +365,7 @@ class Broker:
         self.holds.release_all()
         await self._server.stop()
         await self._vip_server.stop()
+        await self.audit.stop()
         await self._role.stop()
         for timer in self._timers:
             timer.cancel()
@@ -370,6 +377,12 @@ class Broker:
     @property
     def connection_count(self) -> int:
         return len(self._server.connections) + len(self._vip_server.connections)
+
+    @property
+    def connections_refused(self) -> dict[str, int]:
+        """Connections that were closed at once because too many are open, by reason."""
+        refused = (self._server.refused, self._vip_server.refused)
+        return {reason: sum(each[reason] for each in refused) for reason in self._server.refused}
 
     @property
     def last_save_error(self) -> str:
@@ -473,6 +486,8 @@ class Broker:
         self.topics.settings_changed(settings)
         self.holds.limit = settings.pullThreadPoolQueueCapacity
         self.store.log.set_answers(settings.regionId, settings.traceOn)
+        self._entrance.accounts_changed()
+        self.quotas.settings_changed({*self._server.connections, *self._vip_server.connections})
         self._set_hot()
         self._pace.wake()
         self.transactions.wake()
@@ -490,7 +505,7 @@ class Broker:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _feeding(self, connection: Connection) -> FeedingSource:
-        return self._attached(connection, self._quick_pulls if self.access is None else None)
+        return self._attached(connection, self._quick_pulls)
 
     def _feeding_without_pulls(self, connection: Connection) -> FeedingSource:
         return self._attached(connection, None)
@@ -498,42 +513,18 @@ class Broker:
     def _attached(self, connection: Connection, quick: QuickPulls | None) -> FeedingSource:
         source = FeedingSource(self.store, connection, quick)
         connection.attributes["feeding"] = source
+        self.quotas.attach(connection)
         return source
 
     def _connection_closed(self, connection: Connection) -> None:
         source = connection.attributes.pop("feeding", None)
         if source is not None:
             source.close()
+        self.quotas.detach(connection)
         self.holds.release(connection)
         self.producers.close(connection)
         self.consumers.close(connection)
         self._role.closed(connection)
-
-    def _open_access(self, role: Role) -> BrokerAccess | None:
-        settings, store = self.settings, self.store
-        if not settings.aclEnable:
-            return None
-        return BrokerAccess(settings, store, store.door, self.now_ms, in_group=role.has_pictures)
-
-    def _checked(self, routes: dict[int, Handler]) -> dict[int, Handler]:
-        """The routes behind the checks of access control, if there is any."""
-        if self.access is None:
-            return routes
-        self.access.control.on_allowed = self._allowed
-        self.access.on_change = self.store.connections.revoke
-        self.store.connections.check_access()
-        return self.access.control.guard(routes)
-
-    def _allowed(self, connection: Connection, command: Command, verdict: Verdict) -> None:
-        """The kernel may store the next sends like this one, until the accounts change."""
-        source = connection.attributes.get("feeding")
-        if command.code != RequestCode.SEND_MESSAGE_V2 or source is None:
-            return
-        if verdict.by is By.WHITE_LIST:
-            source.trust()
-        elif verdict.by is By.SIGNATURE and verdict.account is not None:
-            user = verdict.account.user
-            source.grant(need_str(command.ext, "b"), user.name, user.secret)
 
     def _topic_changed(self, name: str) -> None:
         self.store.connections.set_topic(name, hot_queues(self.topics.get(name), self.topics.open_queues(name)))
@@ -582,6 +573,7 @@ class Broker:
             for channel in table.expire(now_ms):
                 channel.close()
         self.locks.expire(now_ms)
+        self.quotas.look()
         self.filters.clean()
         for saved in (self.topics, self.groups, self.filters, self.expiry.offsets):
             await saved.try_save()

@@ -6,8 +6,8 @@ protocols are structural: `Broker` and `MessageStore` do not inherit from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tallystick.store.formats.message import GetResult, Host, Message, MessageBatch, PutResult, QueryResult
 
@@ -245,6 +245,22 @@ class SlavesView(Protocol):
         """Returns the connected slaves."""
 
 
+class QuotasView(Protocol):
+    """Quotas, as processors use them: `quotas.Quotas`."""
+
+    def check_new_topics(self, user: str, names: Collection[str]) -> None:
+        """ResponseError 16: the user has created as many topics as it may."""
+
+    def identified(self, connection: Any, user: str, client_id: str) -> None:
+        """A heartbeat says who the client of a connection is."""
+
+    def delivered(self, connection: Any, user: str, messages: int, size_bytes: int) -> None:
+        """Messages were sent to a consumer of this user."""
+
+    def admits_pull(self, connection: Any, user: str) -> bool:
+        """Whether client and user may pull now; takes the request from both if they may."""
+
+
 class BrokerContext(Protocol):
     """The broker, as processors use it."""
 
@@ -297,6 +313,10 @@ class BrokerContext(Protocol):
     @property
     def access(self) -> BrokerAccess | None:
         """Accounts and checks of requests; None: the broker checks nothing."""
+
+    @property
+    def quotas(self) -> QuotasView:
+        """What users and clients may do per second."""
 
     @property
     def group(self) -> GroupView | None:

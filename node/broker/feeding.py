@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tallystick.node.broker.processors.pull_quick import QuickPulls
     from tallystick.node.broker.tables.topics import TopicConfig
     from tallystick.node.remoting.connection import Connection
+    from tallystick.store._kernel import Meter
     from tallystick.store.engine.message_store import MessageStore
 
 
@@ -39,19 +40,24 @@ class FeedingSource:
         if cold:
             quick, connection = self._quick, self._connection
             for kind, header, body in cold:
-                # After a frame that takes the normal path, all others take it too: requests are served in their order.
-                if kind == 0 and quick is not None and not frames and connection.at_ease:
+                # A signature also covers the body, and a pull has none. After a frame that takes the normal path, all
+                # others take it too: requests are served in their order.
+                if kind == 0 and quick is not None and not body and not frames and connection.at_ease:
                     if quick.answer(connection, header):
                         continue
-                    quick.learn(header)
+                    quick.learn(connection, header)
                 frames.append(Frame(kind, header, body))
         if fault is not None:
             raise FrameError(fault, frames)
         return frames
 
-    def grant(self, topic: str, access_key: str, secret: str) -> None:
-        """The kernel may store plain sends of this account to this topic."""
-        self._store.connections.grant(self._attached, topic, access_key, secret)
+    def grant(self, topic: str, access_key: str, secret: str, meter: Meter | None) -> None:
+        """The kernel may store plain sends of this account to this topic that the account's meter admits."""
+        self._store.connections.grant(self._attached, topic, access_key, secret, meter)
+
+    def set_meter(self, meter: Meter | None) -> None:
+        """The kernel may store plain sends that the client's meter admits; None: all."""
+        self._store.connections.set_meter(self._attached, meter)
 
     def trust(self) -> None:
         """The kernel may store all plain sends."""

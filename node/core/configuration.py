@@ -13,6 +13,8 @@ In the environment, a key is `TALLY_` and the name, in any case (`TALLY_FLUSHDIS
 could mean nothing else (`_ALONE_TOO`). The other parts' names are given with their table: `nameserver.listenPort`,
 `TALLY_HTTP_PORT`.
 
+Settings of access control (`aclEnable`, ...) of the broker are also those of the name server, unless it has its own.
+
 Unknown keys and wrong values are errors, which name the key and its place; a process opens nothing before that check.
 
 A member of a replicated group (`enableDLegerCommitLog`) has other defaults than RocketMQ for a few settings
@@ -81,6 +83,9 @@ _FIELDS: dict[str, list[str]] = {table: [item.name for item in fields(kind)] for
 # The broker's and the store's names are one list in RocketMQ: none of them stands in both.
 _ALONE_TOO = {"adminTokenFile": "http", "readTokenFile": "http", "externalListenPort": "nameserver"}
 _BY_NAME_ALONE = {key: table for table in ("broker", "store") for key in _FIELDS[table]} | _ALONE_TOO
+_OF_BOTH = ("aclEnable", "aclFile", "aclKeyFile")
+"""Settings of the broker that also apply to a name server of the process, unless it has its own: a name server that
+checks nothing beside a broker that does would be a surprise."""
 _TOML_TABLE = re.compile(rf"^\s*\[({'|'.join(TABLES)})(\.[\w.]+)?\]", re.MULTILINE)
 
 
@@ -149,6 +154,9 @@ def load(
     of_tls, unknown = _from_tls_file(merged)
     merged = of_tls | merged
     ignored += unknown
+    for key in _OF_BOTH:
+        if ("broker", key) in merged:
+            merged.setdefault(("nameserver", key), merged["broker", key])
     if _is_grouped(merged):
         merged = {place: GivenValue(value, "group default") for place, value in GROUP_DEFAULTS.items()} | merged
     built: dict[str, Any] = {}

@@ -15,6 +15,7 @@ import enum
 import ipaddress
 import socket
 from dataclasses import dataclass
+from typing import Any
 
 from tallystick.node.core import logs
 from tallystick.node.tls.settings import TlsMode
@@ -66,6 +67,7 @@ _NO_QUEUE = "the broker serves each request when it reads it, so no request wait
 _ONLY_SHOWN = "the runtime information shows it; a busy broker reads no more from a connection instead"
 _NO_POOL = "there is no thread pool"
 _RUNNING = Change.RUNNING
+_QUOTA: dict[str, Any] = {"range": (0, (1 << 53) - 1), "change": _RUNNING, "own": True}
 
 
 class GroupTlsMode(enum.Enum):
@@ -74,6 +76,14 @@ class GroupTlsMode(enum.Enum):
     permissive = "both are accepted, connections are made without TLS"
     preferred = "both are accepted, connections are made with TLS"
     enforcing = "only TLS"
+
+
+class AuditTopic(enum.Enum):
+    """Whether lines of the access log are stored as messages."""
+
+    auto = "if access control is on"
+    on = "always"
+    off = "never"
 
 
 @dataclass(frozen=True)
@@ -435,6 +445,53 @@ class BrokerSettings:
         own=True,
     )
 
+    auditTopic: AuditTopic = setting(
+        AuditTopic.auto,
+        "Whether the broker stores the lines of the access log as messages of the system topic `rmq_sys_audit`: "
+        "refused requests, and who changed what. `auto`: if `aclEnable` is set; `on`: always; `off`: never.",
+        own=True,
+    )
+
+    # -- quotas --------------------------------------------------------------------------------------------------------
+    userMessagesPerSecond: int = setting(
+        0,
+        "Messages that one user may send and receive per second. A quota of the user in `aclFile` replaces it. 0: no "
+        "limit. See [security.md](security.md#quotas).",
+        **_QUOTA,
+    )
+    userBytesPerSecond: int = setting(
+        0, "Bytes of messages that one user may send and receive per second. 0: no limit.", **_QUOTA, unit="bytes"
+    )
+    userRequestsPerSecond: int = setting(0, "Requests of one user per second. 0: no limit.", **_QUOTA)
+    userTopics: int = setting(
+        0, "Topics that one user may create, by sending to them or as an administrator. 0: no limit.", **_QUOTA
+    )
+    clientMessagesPerSecond: int = setting(
+        0,
+        "Messages that one client may send and receive per second. A client of a user is its client id; any other one "
+        "is its address, of IPv6 its network of 64 bits. 0: no limit.",
+        **_QUOTA,
+    )
+    clientBytesPerSecond: int = setting(
+        0, "Bytes of messages that one client may send and receive per second. 0: no limit.", **_QUOTA, unit="bytes"
+    )
+    clientRequestsPerSecond: int = setting(0, "Requests of one client per second. 0: no limit.", **_QUOTA)
+    quotaBurstSeconds: int = setting(
+        2,
+        "Who used less than its quota may use what the quota gives in this time at once.",
+        unit="s",
+        range=(1, 3600),
+        change=_RUNNING,
+        own=True,
+    )
+    maxConnectionsPerAddress: int = setting(
+        10_000,
+        "Open connections of one address to one port, of IPv6 of one network of 64 bits. The broker closes new ones "
+        "above it. All connections to a port are at most 20 000. 0: no limit.",
+        range=(0, 20_000),
+        own=True,
+    )
+
     # -- accepted for RocketMQ's configuration files; no effect --------------------------------------------------------
     brokerFastFailureEnable: bool = setting(
         True, "Refuse requests that wait in a queue for too long.", no_effect=_NO_QUEUE
@@ -577,6 +634,13 @@ class NameServerSettings:
         own=True,
     )
     connectionMemoryBytes: int = setting(0, _AS_BROKER, unit="bytes", range=(0, _LONG), own=True)
+    maxConnectionsPerAddress: int = setting(
+        10_000,
+        "Open connections of one address to one port, of IPv6 of one network of 64 bits. The name server closes new "
+        "ones above it. 0: no limit.",
+        range=(0, 20_000),
+        own=True,
+    )
     aclEnable: bool = setting(False, _ACL_ENABLE, own=True)
     aclFile: str = setting(
         "", "File of the accounts. See the broker's setting; a name server always uses its file.", own=True

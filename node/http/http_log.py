@@ -40,5 +40,5 @@ class HttpLog:
             self._log.write("http denied", logging.WARNING, {"result": "denied", **about})
         elif request.method not in _READS:
             result = "allowed" if status < 400 else "failed"
-            self._log.write("http changes", logging.INFO, {"result": result, "by": self._by, **about})
+            self._log.write("http changes", logging.INFO, {"result": result, "by": self._by, **about}, is_change=True)
         return response

@@ -498,6 +498,53 @@ _ACCESS: tuple[MetricDeclaration[Broker], ...] = (
     ),
 )
 
+_AUDIT: tuple[MetricDeclaration[Broker], ...] = (
+    counter(
+        "rocketmq_audit_lines_total",
+        "lines",
+        "Lines of the access log that were to be stored in the topic `rmq_sys_audit`, by result: `stored`, or `dropped`"
+        " because too many waited or the broker stopped.",
+        "each line",
+        lambda broker: ((("stored",), broker.audit.stored), (("dropped",), broker.audit.dropped)),
+        "result",
+    ),
+    gauge(
+        "rocketmq_audit_lines_waiting",
+        "lines",
+        "Lines that are not stored yet.",
+        "memory of the broker",
+        lambda broker: broker.audit.waiting,
+    ),
+)
+
+_QUOTAS: tuple[MetricDeclaration[Broker], ...] = (
+    counter(
+        "rocketmq_quota_throttled_requests_total",
+        "requests",
+        "Requests that waited or were refused because a quota was used up: whose (`client` or `user`), and which limit"
+        " (`messages`, `bytes` or `requests` per second).",
+        "each such request",
+        lambda broker: iter(broker.quotas.throttled.items()),
+        "scope",
+        "limit",
+    ),
+    gauge(
+        "rocketmq_quota_clients",
+        "clients",
+        "Clients whose requests are counted. 0 without a quota for clients.",
+        "the broker's table of clients with a quota",
+        lambda broker: broker.quotas.table_size,
+    ),
+    counter(
+        "rocketmq_connections_refused_total",
+        "connections",
+        "Connections that the broker closed at once, because too many are open: in `all`, or of their `address`.",
+        "remoting servers of the broker",
+        lambda broker: (((reason,), count) for reason, count in broker.connections_refused.items()),
+        "reason",
+    ),
+)
+
 BROKER_METRICS = {
     "Messages": _MESSAGES,
     "Consumers and producers": _CLIENTS,
@@ -505,6 +552,8 @@ BROKER_METRICS = {
     "Timers": _TIMERS,
     "Process": _BROKER,
     "Access control": _ACCESS,
+    "Audit": _AUDIT,
+    "Quotas": _QUOTAS,
 }
 """Metrics of every broker, by section."""
 

@@ -28,7 +28,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -112,7 +112,7 @@ def application(
     bodies = _Bodies()
     tokens, read_tokens = _token_file(settings.adminTokenFile), _token_file(settings.readTokenFile)
     guard = Authentication(settings, tokens, read_tokens)
-    log = HttpLog("address" if tokens is None else "token", AccessLog())
+    log = HttpLog("address" if tokens is None else "token", _access_log(admin))
     middlewares = [_noted(under_way), log.middleware, guard.middleware, json_bodies, _errors_as_json, bodies.middleware]
     app = web.Application(middlewares=middlewares, client_max_size=MAX_BODY_BYTES)
     app.on_response_prepare.append(add_headers)
@@ -129,6 +129,19 @@ def application(
         app.add_routes(table_routes(ConsumerGroupsApi, admin))
         StoreFilesApi(admin).add_to(app)
     return app
+
+
+def _access_log(admin: AdminView | None) -> AccessLog:
+    """Its lines are also in the audit of the broker, while there is one."""
+    log = AccessLog()
+
+    def audit(line: dict[str, Any]) -> None:
+        broker = None if admin is None else admin.broker()
+        if broker is not None:
+            broker.audit.record(line)
+
+    log.on_line = audit
+    return log
 
 
 def _noted(under_way: UnderWay) -> Middleware:

@@ -18,7 +18,7 @@ from tallystick.node.access.access_log import AccessLog
 from tallystick.node.access.account_file import AccountFile
 from tallystick.node.access.control import AccessControl, Accounts
 from tallystick.node.access.opening import open_accounts, open_sealer
-from tallystick.node.access.request_table import NAME_SERVER
+from tallystick.node.access.request_table import NAME_SERVER, administrative_codes
 from tallystick.node.core import kept_settings, logs
 from tallystick.node.core.configuration import parse_text
 from tallystick.node.core.java_properties import parse_properties
@@ -81,11 +81,14 @@ class NameServer:
         self._kept = JsonTable(door, kv_path.with_name(kept_settings.FILE_NAME))
         self._changing = asyncio.Lock()
         self.brokers = BrokerRequests(self.routes, self.kv, now_ms, contest_s)
-        self.access = AccessControl(NAME_SERVER, AccessLog()) if settings.aclEnable else None
+        self._access_log = AccessLog()
+        self.access = AccessControl(NAME_SERVER, self._access_log) if settings.aclEnable else None
         self.accounts: AccountFile | None = None
         """From the start on; None: requests are not checked."""
         self._door = door
-        limits = Limits(frame_stall_s=settings.frameMaxStallTimeSeconds)
+        limits = Limits(
+            frame_stall_s=settings.frameMaxStallTimeSeconds, connections_of_address=settings.maxConnectionsPerAddress
+        )
         self.server = RemotingServer(
             self._checked(self._handlers()),
             idle_seconds=settings.serverChannelMaxIdleTimeSeconds,
@@ -145,7 +148,9 @@ class NameServer:
                 owner.close()
 
     def _checked(self, routes: dict[int, Handler]) -> dict[int, Handler]:
-        return routes if self.access is None else self.access.guard(routes)
+        if self.access is None:
+            return self._access_log.guard(routes, administrative_codes(NAME_SERVER))
+        return self.access.guard(routes)
 
     def _look_at_accounts(self, access: AccessControl, file: AccountFile) -> None:
         """Uses a changed account file, from now on each second."""

@@ -213,11 +213,7 @@ class Connection(asyncio.Protocol):
             self.remote = Host(str(peer[0]).removeprefix("::ffff:"), int(peer[1]))
         self.id = str(self.remote)
         endpoint = self.endpoint
-        if endpoint.stopping or len(endpoint.connections) >= self._limits.connections:
-            if not endpoint.stopping:
-                endpoint.log.warning(
-                    "too many", "%s refused: %d connections are open", self.id, len(endpoint.connections)
-                )
+        if endpoint.stopping or not endpoint.admits(self):
             self._transport.abort()
             self.closed = True
             return

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.frames import FrameSource, FrameSplitter
+from tallystick.node.tls.handshakes import network_of
 from tallystick.store import memory_budget
 from tallystick.store.limited_log import LimitedLog
 from tallystick.store.memory_budget import MemoryBudget
@@ -36,6 +38,9 @@ class Limits:
     """Our own calls over one connection without an answer; above, a call fails with RemotingBusyError."""
     connections: int = 20_000
     """Open connections; above, new ones are closed at once."""
+    connections_of_address: int = 0
+    """Open connections of one address, of IPv6 of one network of 64 bits; above, new ones are closed at once. 0: no
+    limit."""
     frame_stall_s: float = 60.0
     """A frame that is unfinished and grew by less than `FRAME_PROGRESS_BYTES` within so many seconds ends the link."""
 
@@ -70,6 +75,9 @@ class Endpoint:
         self.logger = logging.getLogger(f"tallystick.{name}")
         self.log = LimitedLog(self.logger, clock)
         self.connections: set[Connection] = set()
+        self.refused = {"all": 0, "address": 0}
+        """Connections that were refused because too many are open: in all, or of their address."""
+        self._of_address: Counter[str] = Counter()
         self.tasks: set[asyncio.Task[Any]] = set()
         self.on_close: list[Callable[[Connection], None]] = []
         """Called once for each connection that is lost, for any reason."""
@@ -94,14 +102,33 @@ class Endpoint:
         interval_s = min(5.0, self.idle_seconds / 4)
         self._sweeper = asyncio.get_running_loop().call_later(interval_s, self._sweep_and_again)
 
+    def admits(self, connection: Connection) -> bool:
+        """Whether there is room for one more link. If not, it is counted and logged."""
+        limits, address = self.limits, network_of(connection.remote.ip)
+        if len(self.connections) >= limits.connections:
+            self.refused["all"] += 1
+            self.log.warning("too many", "%s refused: %d connections are open", connection.id, len(self.connections))
+        elif 0 < limits.connections_of_address <= self._of_address[address]:
+            self.refused["address"] += 1
+            most = limits.connections_of_address
+            self.log.warning("too many of an address", "%s refused: %d of %s are open", connection.id, most, address)
+        else:
+            return True
+        return False
+
     def connected(self, connection: Connection) -> None:
         """A link is up."""
         self.connections.add(connection)
+        self._of_address[network_of(connection.remote.ip)] += 1
         self._all_lost.clear()
 
     def lost(self, connection: Connection) -> None:
         """A link is gone."""
         self.connections.discard(connection)
+        address = network_of(connection.remote.ip)
+        self._of_address[address] -= 1
+        if self._of_address[address] <= 0:
+            del self._of_address[address]
         for hook in self.on_close:
             try:
                 hook(connection)

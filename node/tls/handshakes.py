@@ -59,7 +59,7 @@ class Handshakes:
 
     def begin(self, handshake: Handshake) -> None:
         """A handshake begins. Older ones may end for it."""
-        key = _key(handshake.address)
+        key = network_of(handshake.address)
         of_address = self._by_address.get(key, {})
         if len(of_address) >= self._most_of_address:
             next(iter(of_address)).fail(f"more than {self._most_of_address} handshakes of its address are in progress")
@@ -72,7 +72,7 @@ class Handshakes:
 
     def ready(self, handshake: Handshake) -> None:
         """Bytes of this handshake arrived: `step` is called when it is its turn."""
-        self._ready.setdefault(_key(handshake.address), deque()).append(handshake)
+        self._ready.setdefault(network_of(handshake.address), deque()).append(handshake)
         if self._turn is None:
             self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
 
@@ -80,7 +80,7 @@ class Handshakes:
         """It is over. Further calls do nothing."""
         if self._deadlines.pop(handshake, None) is None:
             return
-        key = _key(handshake.address)
+        key = network_of(handshake.address)
         of_address = self._by_address[key]
         del of_address[handshake]
         if not of_address:
@@ -119,8 +119,10 @@ class Handshakes:
             oldest.fail(f"the handshake was not complete after {self._timeout_s:g} s")
 
 
-def _key(address: str) -> str:
-    """What counts as one address: of IPv6 a network of 64 bits, because a host can use all of its addresses."""
+def network_of(address: str) -> str:
+    """What counts as one address: of IPv6 a network of 64 bits, because a host can use all of its addresses.
+
+    A text that is not an IP address counts as itself."""
     if ":" not in address:
         return address
     try:

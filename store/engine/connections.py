@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tallystick.store.clock import wall_ms
 
 if TYPE_CHECKING:
-    from tallystick.store._kernel import Log
+    from tallystick.store._kernel import Log, Meter
     from tallystick.store.formats.message import Host
 
 Answers = list[tuple[int, bytes]]
@@ -41,9 +41,14 @@ class Connections:
         """From now on `feed` stores only sends that were granted to their connection."""
         self._log.check_access()
 
-    def grant(self, connection: int, topic: str, access_key: str, secret: str) -> None:
-        """`feed` stores plain sends of this account to this topic, if their signatures are right."""
-        self._log.grant(connection, topic.encode(), access_key.encode(), secret.encode())
+    def grant(self, connection: int, topic: str, access_key: str, secret: str, meter: Meter | None) -> None:
+        """`feed` stores plain sends of this account to this topic, if their signatures are right and the account's
+        meter admits them."""
+        self._log.grant(connection, topic.encode(), access_key.encode(), secret.encode(), meter)
+
+    def set_meter(self, connection: int, meter: Meter | None) -> None:
+        """`feed` stores plain sends of this connection if its meter admits them. None: always."""
+        self._log.set_meter(connection, meter)
 
     def trust(self, connection: int) -> None:
         """`feed` stores all plain sends of this connection, with or without signature."""

@@ -5,19 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from signed_sends import SECRET, send, settings, small
 
 from tallystick.node.access.signatures import SIGNATURE, sign
 from tallystick.node.broker.broker import Broker
-from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode as Code
 from tallystick.node.remoting.command import Command, HeaderType
 from tallystick.store import fastjson
-from tallystick.store.formats import properties
 from tallystick.store.setting import SettingsError
-from tallystick.store.settings import StoreSettings
 
-SECRET = "12345678"
 FILE = """
 accounts:
 - {accessKey: producer, secretKey: "12345678", topicPerms: [Orders=PUB]}
@@ -61,22 +58,6 @@ class World:
     def stored(self) -> int:
         self.broker.store.admission.look_again()
         return sum(self.broker.store.queues.max_offset("Orders", queue) for queue in range(4))
-
-
-def send(topic: str = "Orders", header: HeaderType = HeaderType.JSON) -> Command:
-    fields = {"a": "writers", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0"}
-    text = properties.encode({"UNIQ_KEY": "0" * 32, "WAIT": "true", "TAGS": 'é"\\'})
-    fields |= {"i": text, "j": "0", "k": "false", "m": "false"}
-    return Command(Code.SEND_MESSAGE_V2, ext=fields, body=b"body", header_type=header)
-
-
-def settings(**changes: Any) -> BrokerSettings:
-    values: dict[str, Any] = {"brokerIP1": "127.0.0.1", "bindAddress": "127.0.0.1", "listenPort": 0, "brokerName": "b"}
-    return BrokerSettings(**(values | {"aclEnable": True} | changes))
-
-
-def small(folder: Path) -> StoreSettings:
-    return StoreSettings(str(folder), mappedFileSizeCommitLog=1 << 20, maxHashSlotNum=100, maxIndexNum=400)
 
 
 @pytest.fixture

@@ -74,6 +74,7 @@ def checked() -> Checked:
 
 def test_every_code_of_the_broker_has_a_rule() -> None:
     served = CHANGES | QUESTIONS | LOG | HERE | {Code.HEART_BEAT, Code.UNREGISTER_CLIENT}
+    served -= {Code.AUDIT_LINES}  # no client can send it
     assert served - BROKER.keys() == set()
     assert (CHECKED_BY_ROCKETMQ | ADMINISTRATION_OF_ROCKETMQ) - BROKER.keys() == set()
 
@@ -224,6 +225,7 @@ def test_refusals_and_administration_are_in_the_access_log(checked: Checked, cap
         {
             "result": "allowed",
             "by": "signature",
+            "answer": None,
             "user": "administrator",
             "from": "10.0.0.1:4711",
             "code": 17,

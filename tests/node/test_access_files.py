@@ -1,5 +1,6 @@
 """The account file while it changes, and sealed secrets."""
 
+import errno
 import os
 import stat
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tallystick.node.access.account_file import AccountFile
+from tallystick.node.access.acl_users import AclUser
 from tallystick.node.access.fields import AclError
 from tallystick.node.access.plain_acl import Account
 from tallystick.node.access.sealing import KeySealer, Sealer, SealError, load_sealer
@@ -110,6 +112,42 @@ def test_a_saved_file_keeps_its_permissions_and_is_no_change(path: Path) -> None
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
     assert not file.look() and not file.look()
     assert opened(path).acl.accounts == {"account1": changed}
+
+
+def test_a_file_that_was_removed_is_written_for_its_owner_alone(path: Path) -> None:
+    file = opened(path)
+    path.unlink()
+    file.save(file.acl)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("op", ["create", "write", "sync", "rename", "sync_dir"])
+def test_a_disk_that_fails_leaves_the_old_or_the_new_file(path: Path, op: str) -> None:
+    door = Door()
+    file = AccountFile(path, Sealer(), door)
+    before = file.acl
+    user = AclUser.read({"username": "alice01", "password": "secret02", "quota": {"topics": 3}})
+    door.fail(op, path.name if op != "sync_dir" else path.parent.name, errno.ENOSPC, times=1)
+    try:
+        file.save(before.with_account(user))
+    except OSError as error:
+        assert error.errno == errno.ENOSPC and file.acl == before
+    found = opened(path).acl
+    assert found in (before, before.with_account(user)), "never a part of it"
+    file.save(before.with_account(user))
+    assert opened(path).acl == before.with_account(user)
+
+
+def test_a_damaged_section_of_users_changes_nothing(path: Path) -> None:
+    user = "- {username: alice01, password: secret02, quota: {topics: 3}}"
+    write(path, ONE + f"users:\n{user}\n".encode())
+    file = opened(path)
+    good = file.acl
+    for damaged in (user[:-4], user.replace("3", "-3"), user.replace("alice01", "account1"), "- 7", "7"):
+        write(path, ONE + f"users:\n{damaged}\n".encode())
+        assert not file.look() and not file.look()
+        assert file.problem and file.acl == good, damaged
+        assert "secret02" not in file.problem
 
 
 def test_secrets_are_sealed_with_a_key(path: Path, tmp_path: Path) -> None:

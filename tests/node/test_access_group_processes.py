@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from group_lab import GroupLab, until
 
+from tallystick.node.access.access_log import AUDIT_TOPIC
 from tallystick.node.access.signatures import sign
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode as Code
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingError
+from tallystick.store.formats.record import Record
 
 pytestmark = pytest.mark.process
 
 FILE = 'accounts:\n- {accessKey: administrator, secretKey: "s3cret-value", admin: true}\n'
 SEND = {"a": "p", "b": "Orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": "", "j": "0"}
+
+PULL = {
+    "consumerGroup": "auditors", "topic": AUDIT_TOPIC, "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+    "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
+}  # fmt: skip
+
+
+def records(data: bytes) -> list[Record]:
+    """The records of an answer to a pull."""
+    found = []
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        found.append(Record.decode(data[:size]))
+        data = data[size:]
+    return found
 
 
 async def test_accounts_are_those_of_the_group(tmp_path: Path) -> None:
@@ -30,7 +48,7 @@ async def test_accounts_are_those_of_the_group(tmp_path: Path) -> None:
         sign(command, user, "s3cret-value")
         return await client.call(address, command, 5.0)
 
-    settings = ("aclEnable=true", f"aclFile={file}", f"aclKeyFile={key}")
+    settings = ("aclEnable=true", f"aclFile={file}", f"aclKeyFile={key}", "userTopics=1")
     with GroupLab(tmp_path / "group", *settings) as lab:
         leader = await lab.leader()
         await lab.ready()
@@ -50,6 +68,27 @@ async def test_accounts_are_those_of_the_group(tmp_path: Path) -> None:
             assert "No default permission for topic:Other" in (other.remark or "")
             unsigned = await client.call(address, Command(Code.SEND_MESSAGE_V2, ext=SEND))
             assert "No accessKey is configured" in (unsigned.remark or "")
+
+        topic = {"defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        topic |= {"topicFilterType": "SINGLE_TAG"}
+        created = []
+        for number, name in ((followers[1], "First"), (followers[0], "Second")):
+            fields = topic | {"topic": name}
+            answer = await call(lab.address(number), "administrator", Code.UPDATE_AND_CREATE_TOPIC, fields)
+            created.append(answer.code)
+        assert created == [0, 16], "the leader knows who creates a topic through another member"
+
+        async def lines() -> list[tuple[str, str, int]] | None:
+            answer = await call(lab.address(leader), "administrator", Code.PULL_MESSAGE, PULL)
+            found = [json.loads(record.body) for record in records(answer.body)] if answer.code == 0 else []
+            rows = [(line["request"], line["user"], line["answer"]) for line in found if line["result"] == "allowed"]
+            return rows if len(rows) >= 3 else None
+
+        assert sorted(await until("the audit has the changes of all members", lines)) == [
+            ("UPDATE_AND_CREATE_ACL_CONFIG", "administrator", 0),
+            ("UPDATE_AND_CREATE_TOPIC", "administrator", 0),
+            ("UPDATE_AND_CREATE_TOPIC", "administrator", 16),
+        ]
 
         lab.kill(leader)
         second = await lab.leader()

@@ -192,3 +192,15 @@ def test_a_kept_setting_that_is_wrong_names_where_it_was_kept() -> None:
         parse_text(BrokerSettings(), {"brokerPermission": "99"}, "kept.json")
     with pytest.raises(ConfigurationError, match=r"^kept\.json: unknown key 'brokerPermision'; did you mean"):
         parse_text(BrokerSettings(), {"brokerPermision": "6"}, "kept.json")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_access_control_of_a_broker_is_also_that_of_a_name_server_without_its_own(alone: bool) -> None:
+    given = ["aclEnable=true", "aclFile=/etc/acl.yml"]
+    found = load(assignments=given, nameserver_alone=alone).nameserver
+    assert found.aclEnable and found.aclFile == "/etc/acl.yml" and found.aclKeyFile == ""
+    for both in ([*given, "nameserver.aclEnable=false"], ["nameserver.aclEnable=false", *given]):
+        found = load(assignments=both, nameserver_alone=alone).nameserver
+        assert not found.aclEnable and found.aclFile == "/etc/acl.yml"
+    assert not load(assignments=["nameserver.aclEnable=true"]).broker.aclEnable
+    assert load(environment={"TALLY_ACLENABLE": "true"}, nameserver_alone=alone).nameserver.aclEnable

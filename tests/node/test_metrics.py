@@ -35,6 +35,7 @@ class MeasuredBroker(FakeBroker):
         super().__init__()
         self.holds: list[Any] = []
         self.connection_count = 3
+        self.connections_refused = {"all": 0, "address": 0}
         self.uncounted: list[tuple[str, int, int]] = []
         self.ends: dict[tuple[str, int], int] = {}
         self.failing_tables: list[Any] = []

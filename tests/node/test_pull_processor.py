@@ -14,6 +14,7 @@ from tallystick.node.broker.processors.pull import PullProcessor
 from tallystick.node.broker.processors.pull_head import pull_head
 from tallystick.node.broker.processors.pull_request import MAX_MESSAGES
 from tallystick.node.broker.processors.query import QueryProcessor
+from tallystick.node.broker.quotas import Quotas
 from tallystick.node.broker.services.expiry import ExpiryService
 from tallystick.node.broker.services.holds import PROGRESS_MS, HoldTable
 from tallystick.node.broker.services.offset_moved import MAX_IN_FLIGHT
@@ -132,6 +133,7 @@ class FakeStore(OwnParts):
 
 class FakeConnection:
     def __init__(self):
+        self.attributes = {}
         self.remote = Host("10.0.0.1", 5555)
         self.id = str(self.remote)
         self.closed = False
@@ -168,6 +170,7 @@ class World:
         self.consumers.on_gone.append(self.filters.unregister)
         self.stats = BrokerStats("c", self.now_ms)
         self.holds = HoldTable(self.store, limit=3)
+        self.quotas = Quotas(self)  # type: ignore[arg-type]
         self.processor = PullProcessor(self)  # type: ignore[arg-type]
         self.store.queues.on_arrival = self.holds.on_arrival
         self.connection = FakeConnection()

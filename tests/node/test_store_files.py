@@ -52,7 +52,11 @@ class Node:
         self.client = TestClient(TestServer(self.app))
 
     def _broker(self) -> Any:
-        return None if self.store is None else SimpleNamespace(store=self.store, group=None)
+        return (
+            None
+            if self.store is None
+            else SimpleNamespace(store=self.store, group=None, audit=SimpleNamespace(record=lambda _: None))
+        )
 
     async def show(self, under: str | None = None) -> dict[str, Any]:
         async with self.client.get("/store", params=None if under is None else {"under": under}) as answer:

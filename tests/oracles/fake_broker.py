@@ -8,6 +8,8 @@ from typing import Any
 
 from fake_store import Clock, FakeStore
 
+from tallystick.node.broker.quotas import Quotas
+from tallystick.node.broker.services.audit import AuditTrail
 from tallystick.node.broker.services.expiry import ExpiryService
 from tallystick.node.broker.services.schedule import ScheduleService
 from tallystick.node.broker.services.stats import BrokerStats
@@ -99,6 +101,8 @@ class FakeBroker:
         self.group = None
         self.slaves = None
         self.access = None
+        self.quotas = Quotas(self)  # type: ignore[arg-type]
+        self.audit = AuditTrail(self)  # type: ignore[arg-type]
         self.copying = None
         self.registrations = 0
 

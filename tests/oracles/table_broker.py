@@ -15,6 +15,7 @@ from tallystick.node.broker.processors.inspection import InspectionProcessor
 from tallystick.node.broker.processors.locks import LockProcessor
 from tallystick.node.broker.processors.newer_admin import NewerAdminProcessor
 from tallystick.node.broker.processors.offsets import OffsetProcessor
+from tallystick.node.broker.quotas import Quotas
 from tallystick.node.broker.services.expiry import ExpiryService
 from tallystick.node.broker.services.stats import BrokerStats
 from tallystick.node.broker.tables.clients import Client, ConsumerTable, ProducerTable
@@ -184,6 +185,7 @@ class TableBroker:
         self.group = None
         self.slaves = None
         self.access = None
+        self.quotas = Quotas(cast(Any, self))
         self.copying = None
         self.clock = NOW
         self.store = ListStore()

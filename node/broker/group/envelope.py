@@ -1,13 +1,18 @@
 """A client's request inside a request between members, and its answer inside that request's answer.
 
 code                        from -> to           ext                        body
-31001 FORWARDED_REQUEST     follower -> leader   key, client ("ip:port")    the client's frame
+31001 FORWARDED_REQUEST     follower -> leader   key, client ("ip:port"),   the client's frame
+                                                 user
 31002 CLIENT_LEFT           follower -> leader   key, client                -
 31003 REQUEST_TO_CLIENT     leader -> follower   client, timeoutMillis      the frame for the client
 
 The answer to a frame that was served has code 0, and the answering frame as its body (none if the client expects no
 answer). Any other code says that nothing was done; SERVICE_NOT_AVAILABLE says that the receiver does not lead. The
-inner frame keeps its header, flags and language; only its opaque number has no meaning.
+inner frame keeps its header, flags and language; only its opaque number has no meaning. `user` is the account that the
+follower found; it is absent without one.
+
+RELAYED_HEART_BEAT (31004) and AUDIT_LINES (31006) are requests of the follower itself, and are served only inside an
+envelope.
 
 Such a request has its own code, so it can be distinguished from a client's before anything else of it is read. It is
 never forwarded again: the receiver serves it or refuses it.
@@ -22,12 +27,13 @@ from tallystick.node.remoting.errors import FrameError, HeaderError
 from tallystick.node.remoting.frames import FrameSplitter
 from tallystick.store.formats.message import Host
 
-KEY, CLIENT, TIMEOUT_MS = "key", "client", "timeoutMillis"
+KEY, CLIENT, USER, TIMEOUT_MS = "key", "client", "user", "timeoutMillis"
 
 
 def forwarded(command: Command, client: Host, key: str) -> Command:
     """A client's request on its way to the leader. HeaderError, FrameError: it is too large for the envelope."""
-    return Command(RequestCode.FORWARDED_REQUEST, ext={KEY: key, CLIENT: str(client)}, body=encode(command))
+    ext = {KEY: key, CLIENT: str(client)} | ({USER: command.user} if command.user else {})
+    return Command(RequestCode.FORWARDED_REQUEST, ext=ext, body=encode(command))
 
 
 def left(client: Host, key: str) -> Command:

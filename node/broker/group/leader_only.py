@@ -64,6 +64,7 @@ CHANGES = frozenset(
         RequestCode.AUTH_CREATE_ACL,
         RequestCode.AUTH_UPDATE_ACL,
         RequestCode.AUTH_DELETE_ACL,
+        RequestCode.AUDIT_LINES,
     }
 )
 QUESTIONS = frozenset(

@@ -116,6 +116,7 @@ class ForwardedRequests:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"an envelope without a valid request: {error}") from error
         if inner is None:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, "an empty envelope")
+        inner.user = opt_str(command.ext, envelope.USER)
         handler = self._handler(inner.code)
         clients = clients_of(link)
         # Remembered only when it sends a heartbeat: other requests need its address once.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tallystick.node.broker.processors.accounts import AccountProcessor
 from tallystick.node.broker.processors.admin import AdminProcessor
+from tallystick.node.broker.processors.audit import AuditProcessor
 from tallystick.node.broker.processors.broker_to_client import RelayProcessor
 from tallystick.node.broker.processors.clients import ClientProcessor
 from tallystick.node.broker.processors.consumption import ConsumptionProcessor
@@ -47,6 +48,7 @@ _PROCESSORS = (
     RelayProcessor,
     AccountProcessor,
     UserProcessor,
+    AuditProcessor,
 )
 
 

@@ -93,7 +93,7 @@ class AdminProcessor:
         if known := self._broker.topics.get(name):
             config = replace(config, order=known.order)
         config = with_attributes(self._broker, config, lambda: parse_attributes(opt_str(ext, "attributes")))
-        await update_topics_of_request(self._broker, config)
+        await update_topics_of_request(self._broker, command.user, config)
         return command.reply(remark=retention_note(self._broker, config))
 
     async def delete_topic(self, channel: Channel, command: Command) -> Command:
@@ -229,12 +229,20 @@ def check_topic(broker: BrokerContext, name: str) -> None:
         raise refused(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
 
 
-async def update_topics_of_request(broker: BrokerContext, *configs: TopicConfig) -> None:
-    """Creates or changes all topics, or none. ResponseError 1: one of them is invalid."""
+async def update_topics_of_request(broker: BrokerContext, user: str, *configs: TopicConfig) -> None:
+    """Creates or changes all topics, or none. `user`: who creates those that are new. ResponseError 1: one of them is
+    invalid; 16: the user may not create as many."""
+    broker.quotas.check_new_topics(user, [config.topic_name for config in configs])
+    owned = [replace(config, owner=_owner(broker, config.topic_name, user)) for config in configs]
     try:
-        await update_topics(broker, *configs)
+        await update_topics(broker, *owned)
     except ValueError as error:
         raise refused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+
+def _owner(broker: BrokerContext, topic: str, user: str) -> str:
+    known = broker.topics.get(topic)
+    return user if known is None else known.owner
 
 
 def parse_changes(body: bytes) -> dict[str, str]:

@@ -53,6 +53,7 @@ class ClientProcessor:
     def heartbeat(self, channel: Channel, command: Command) -> Command | None:
         """34: registers the client with its groups, or renews its registration."""
         client, parsed, producer_groups = self._parse(channel, command)
+        self._broker.quotas.identified(channel, command.user, client.client_id)
         for data, group, subscriptions in parsed:
             self._consumer(group, client, data, subscriptions)
         for group in producer_groups:

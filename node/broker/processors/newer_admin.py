@@ -61,7 +61,7 @@ class NewerAdminProcessor:
             with_attributes(self._broker, config, partial(_changes_of, row.get("attributes")))
             for config, row in zip(configs, rows, strict=True)
         ]
-        await update_topics_of_request(self._broker, *configs)
+        await update_topics_of_request(self._broker, command.user, *configs)
         return command.reply()
 
     async def update_groups(self, channel: Channel, command: Command) -> Command:

@@ -120,6 +120,7 @@ class PullProcessor:
             broker.offsets.commit(group_name, topic, queue_id, request.commit_offset())
         if result.status is _FOUND:
             broker.stats.get(group_name, topic, result.count, len(result.body))
+            broker.quotas.delivered(connection, command.user, result.count, len(result.body))
             if result.suggest_pulling_from_slave or settings.disableConsumeIfConsumerReadSlowly:
                 self._note_slow(group_name, topic, queue_id, result.body)
             return self._send(connection, command, group, result, ResponseCode.SUCCESS)

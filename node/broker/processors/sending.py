@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tallystick.node.access.access_log import AUDIT_TOPIC
 from tallystick.node.broker.tables.topics import (
     CHECK_MAX_TOPIC,
     HALF_TOPIC,
@@ -62,13 +63,14 @@ _FULL = {
 }
 _SHORT = {letter: letter for letter in _FULL}
 
-FORBIDDEN_TOPICS = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OPERATION_TOPIC, CHECK_MAX_TOPIC))
-"""Topics that only the broker writes: their records move or end messages of other topics."""
+FORBIDDEN_TOPICS = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OPERATION_TOPIC, CHECK_MAX_TOPIC, AUDIT_TOPIC))
+"""Topics that only the broker writes: their records move or end messages of other topics, or say who changed what."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """The header of a send, with long or short names. `max_reconsume_times` is None if the client does not send it."""
+    """The header of a send, with long or short names. `max_reconsume_times` is None if the client does not send it.
+    `user`: see `Command`."""
 
     producer_group: str
     topic: str
@@ -83,6 +85,7 @@ class SendRequest:
     unit_mode: bool
     max_reconsume_times: int | None
     batch: bool
+    user: str = ""
 
     @classmethod
     def read(cls, command: Command) -> SendRequest:
@@ -103,6 +106,7 @@ class SendRequest:
             unit_mode=opt_bool(ext, name["k"]),
             max_reconsume_times=need_int(ext, name["l"]) if limited else None,
             batch=opt_bool(ext, name["m"]),
+            user=command.user,
         )
 
 
@@ -161,10 +165,14 @@ async def rows_durable(broker: BrokerContext, topic: str, queue_id: int, group: 
 
 def _create(broker: BrokerContext, request: SendRequest) -> TopicConfig | None:
     retry = request.topic.startswith(RETRY_PREFIX)
+    if not retry:
+        broker.quotas.check_new_topics(request.user, (request.topic,))
     unit = 0
     if request.unit_mode:
         unit = SYS_FLAG_UNIT_SUB if retry else SYS_FLAG_UNIT
-    config = broker.topics.create_on_send(request.topic, request.default_topic, request.default_topic_queue_nums, unit)
+    config = broker.topics.create_on_send(
+        request.topic, request.default_topic, request.default_topic_queue_nums, unit, request.user
+    )
     if config is None and retry:
         config = broker.topics.create_on_send_back(request.topic, 1, topic_sys_flag=unit)
     return config

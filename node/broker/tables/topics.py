@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tallystick.node.access.access_log import AUDIT_TOPIC
 from tallystick.node.broker.tables import topic_attributes
 from tallystick.node.broker.tables.saving import ReplicatedTable, TableFile, rows
 from tallystick.node.core.settings import PERMISSION_INHERIT, PERMISSION_READ, PERMISSION_WRITE, BrokerSettings
@@ -89,6 +90,7 @@ def dlq_topic(group: str) -> str:
 class TopicConfig:
     """One topic. `perm`: bits 1 inherit, 2 write, 4 read; `topic_sys_flag`: bits 1 unit, 2 subscribed by units.
     `retention_hours`: its messages expire after this time; 0: with their segments. `attributes`: others of RocketMQ 5.
+    `owner`: the user that created it; empty: unknown.
     """
 
     topic_name: str
@@ -100,6 +102,7 @@ class TopicConfig:
     order: bool = False
     retention_hours: int = 0
     attributes: tuple[tuple[str, str], ...] = ()
+    owner: str = ""
 
     @property
     def readable(self) -> bool:
@@ -145,6 +148,7 @@ class TopicConfig:
             order=bool(value.get("order")),
             retention_hours=hours,
             attributes=others,
+            owner=str(value.get("owner") or ""),
             **numbers,
         )
 
@@ -159,6 +163,7 @@ class TopicConfig:
             "topicName": self.topic_name,
             "topicSysFlag": self.topic_sys_flag,
             "writeQueueNums": self.write_queue_nums,
+            **({"owner": self.owner} if self.owner else {}),  # RocketMQ does not know it, and ignores it
         }
 
 
@@ -258,7 +263,7 @@ class TopicTable(ReplicatedTable):
         return name in self._system or name.startswith(SYSTEM_PREFIX)
 
     def system_names(self) -> list[str]:
-        return sorted(self._system)
+        return sorted(self._system | ({AUDIT_TOPIC} & self._topics.keys()))
 
     def update(self, *configs: TopicConfig) -> None:
         """Creates or replaces topics, all or none of them. Raises ValueError if one of them is invalid."""
@@ -278,7 +283,7 @@ class TopicTable(ReplicatedTable):
         return True
 
     def create_on_send(
-        self, name: str, default_topic: str, queue_nums: int, topic_sys_flag: int = 0
+        self, name: str, default_topic: str, queue_nums: int, topic_sys_flag: int = 0, owner: str = ""
     ) -> TopicConfig | None:
         """The topic for a send to `name`: the existing one, or a new one modelled on `default_topic`; None if not
         allowed.
@@ -295,9 +300,8 @@ class TopicTable(ReplicatedTable):
         if default_topic == AUTO_CREATE_TOPIC and not self.settings.autoCreateTopicEnable:
             return None  # TBW102 may be in the file from a time when it was enabled
         count = max(0, min(queue_nums, model.write_queue_nums))
-        config = TopicConfig(
-            name, count, count, model.perm & ~PERMISSION_INHERIT, model.topic_filter_type, topic_sys_flag
-        )
+        perm = model.perm & ~PERMISSION_INHERIT
+        config = TopicConfig(name, count, count, perm, model.topic_filter_type, topic_sys_flag, owner=owner)
         self._put(config)
         return config
 

@@ -19,6 +19,7 @@ pub mod index;
 pub mod ledger;
 pub mod log;
 pub mod maps;
+pub mod meter;
 mod named;
 pub mod packed;
 pub mod pull;
@@ -40,6 +41,7 @@ fn _kernel(module: &Bound<'_, PyModule>) -> PyResult<()> {
     hash::register(module)?;
     index::register(module)?;
     log::register(module)?;
+    meter::register(module)?;
     ledger::register(module)?;
     fault::register(module)?;
     guard::register(module)?;

@@ -47,6 +47,7 @@ use crate::encode::{takes_queue_offset, Parts};
 use crate::entry::{Link, ENTRY_HEADER, INDEX_UNIT};
 use crate::frame::{frame_bytes, split};
 use crate::ledger::{entry_error, Entries};
+use crate::meter::Meter;
 use crate::named::named_tuples;
 use crate::record::Record;
 use crate::reply::{Answer, Reply};
@@ -674,6 +675,7 @@ impl Log {
                 born_host,
                 partial: Vec::new(),
                 access: Access::default(),
+                meter: None,
             },
         );
         Ok(id)
@@ -688,11 +690,27 @@ impl Log {
         self.lock().checks_access = true;
     }
 
-    /// grant(connection, topic, access_key, secret): sends of this account to this topic are stored if their
-    /// signatures are right.
-    fn grant(&self, connection: u64, topic: &[u8], access_key: &[u8], secret: &[u8]) {
+    /// grant(connection, topic, access_key, secret, meter): sends of this account to this topic are stored if their
+    /// signatures are right, and the meter admits them.
+    #[pyo3(signature = (connection, topic, access_key, secret, meter = None))]
+    fn grant(
+        &self,
+        connection: u64,
+        topic: &[u8],
+        access_key: &[u8],
+        secret: &[u8],
+        meter: Option<PyRef<'_, Meter>>,
+    ) {
         if let Some(open) = self.lock().connections.get_mut(&connection) {
-            open.access.grant(topic, access_key, secret);
+            open.access
+                .grant(topic, access_key, secret, meter.map(|meter| meter.0.clone()));
+        }
+    }
+
+    /// set_meter(connection, meter): plain sends of the connection are stored if the meter admits them; None: always.
+    fn set_meter(&self, connection: u64, meter: Option<PyRef<'_, Meter>>) {
+        if let Some(open) = self.lock().connections.get_mut(&connection) {
+            open.meter = meter.map(|meter| meter.0.clone());
         }
     }
 
@@ -724,6 +742,7 @@ impl Log {
         };
         let mut partial = std::mem::take(&mut open.partial);
         let born_host = std::mem::take(&mut open.born_host);
+        let meter = open.meter.clone();
         let gathered = !partial.is_empty();
         if gathered {
             partial.extend_from_slice(chunk);
@@ -742,7 +761,10 @@ impl Log {
             match split(&data[at..at + bytes]) {
                 Err(found) => fault = Some(found.to_string()),
                 Ok(frame) => {
-                    if inner.serve(connection, &born_host, &frame, now_ms).is_some() {
+                    if inner
+                        .serve(connection, &born_host, meter.as_ref(), &frame, now_ms)
+                        .is_some()
+                    {
                         served += 1;
                     } else {
                         let header = PyBytes::new(py, frame.header);

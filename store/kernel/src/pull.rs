@@ -5,6 +5,10 @@
 //! its full decoder, and checks that the three numbers found here are the ones it found. A later header of that shape
 //! has the same fields with the same texts, so only the numbers have to be read.
 //!
+//! A signature depends on the numbers, so it is cut out like them. It covers the values of all other fields in the order of
+//! their names: of a known shape these are three texts with the two offsets between them (`sign`). The header has the
+//! signature of its account, or it is not read here.
+//!
 //! This covers only JSON headers without a backslash: there, a quotation mark begins or ends a text, and a member's
 //! name is unambiguous. Other headers, and numbers that are not in plain form, have no shape, and the full decoder
 //! reads them.
@@ -13,6 +17,7 @@ use pyo3::prelude::*;
 
 use crate::queue::names::FastMap;
 use crate::reply::{push_number, VERSION};
+use crate::signature::KeySchedule;
 
 /// Shapes that are remembered; one more, and all are forgotten and learned again.
 const MOST_SHAPES: usize = 10_000;
@@ -26,9 +31,19 @@ const NUMBERS: [(&[u8], &[u8], usize); 3] = [
     (b"\"opaque\":", b",}", 1),
 ];
 
-/// Splits a header into its numbers, in the order of `NUMBERS`, and its shape. None: the header has no shape.
-pub fn split(header: &[u8], shape: &mut Vec<u8>) -> Option<[i64; 3]> {
+const SIGNATURE: &[u8] = b"\"Signature\":\"";
+
+/// What changes in the headers of one shape: the numbers in the order of `NUMBERS`, and the signature, if there is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changing<'a> {
+    pub numbers: [i64; 3],
+    pub signature: Option<&'a [u8]>,
+}
+
+/// Splits a header into what changes, and its shape. None: the header has no shape.
+pub fn split<'a>(header: &'a [u8], shape: &mut Vec<u8>) -> Option<Changing<'a>> {
     shape.clear();
+    let mut signature = None;
     if header.len() > MOST_HEADER_BYTES {
         return None;
     }
@@ -41,6 +56,19 @@ pub fn split(header: &[u8], shape: &mut Vec<u8>) -> Option<[i64; 3]> {
             b'{' if !in_text => depth += 1,
             b'}' if !in_text => depth = depth.checked_sub(1)?,
             b'"' if in_text => in_text = false,
+            b'"' if header[at..].starts_with(SIGNATURE) => {
+                let from = at + SIGNATURE.len();
+                let length = memchr::memchr(b'"', &header[from..])?;
+                let text = &header[from..from + length];
+                if depth != 2 || text.contains(&b'\\') || signature.replace(text).is_some() {
+                    return None;
+                }
+                shape.extend_from_slice(&header[kept..from]);
+                shape.push(0);
+                kept = from + length;
+                at = kept + 1;
+                continue;
+            }
             b'"' => match number_of(&header[at..])? {
                 None => in_text = true,
                 Some((which, number, from, length)) => {
@@ -60,7 +88,10 @@ pub fn split(header: &[u8], shape: &mut Vec<u8>) -> Option<[i64; 3]> {
     }
     shape.extend_from_slice(&header[kept..]);
     match numbers {
-        [Some(offset), Some(commit), Some(opaque)] => Some([offset, commit, opaque]),
+        [Some(offset), Some(commit), Some(opaque)] => Some(Changing {
+            numbers: [offset, commit, opaque],
+            signature,
+        }),
         _ => None,
     }
 }
@@ -116,12 +147,30 @@ pub fn found_head(opaque: i32, suggested: i64, next: i64, min: i64, max: i64, by
     head
 }
 
+/// What the signatures of one shape cover, around the offset to commit and the offset of the pull, and their key.
+struct Signed {
+    texts: [Box<[u8]>; 3],
+    schedule: KeySchedule,
+}
+
+impl Signed {
+    fn verifies(&self, offset: i64, commit: i64, signature: &[u8]) -> bool {
+        let mut numbers = [Vec::with_capacity(20), Vec::with_capacity(20)];
+        push_number(commit, &mut numbers[0]);
+        push_number(offset, &mut numbers[1]);
+        let [before, between, after] = &self.texts;
+        let parts = [&before[..], &numbers[0], between, &numbers[1], after];
+        self.schedule.verifies(parts.into_iter(), signature)
+    }
+}
+
 /// The shapes that are known, each with a number.
 #[pyclass(module = "tallystick.store._kernel")]
 #[derive(Default)]
 pub struct PullShapes {
     numbers: FastMap<Box<[u8]>, u64>,
     next: u64,
+    signed: FastMap<u64, Signed>,
     /// Kept to reuse its memory.
     shape: Vec<u8>,
 }
@@ -133,18 +182,41 @@ impl PullShapes {
         Self::default()
     }
 
-    /// (shape's number, queue offset, commit offset, opaque); None: the shape is unknown, or the header has none.
+    /// (shape's number, queue offset, commit offset, opaque); None: the shape is unknown, the header has none, or its
+    /// signature is not that of the account of `sign`.
     fn read(&mut self, header: &[u8]) -> Option<(u64, i64, i64, i64)> {
-        let [offset, commit, opaque] = split(header, &mut self.shape)?;
-        let number = self.numbers.get(self.shape.as_slice())?;
-        Some((*number, offset, commit, opaque))
+        let Changing { numbers, signature } = split(header, &mut self.shape)?;
+        let [offset, commit, opaque] = numbers;
+        let number = *self.numbers.get(self.shape.as_slice())?;
+        if let Some(signature) = signature {
+            if !self.signed.get(&number)?.verifies(offset, commit, signature) {
+                return None;
+            }
+        }
+        Some((number, offset, commit, opaque))
+    }
+
+    /// sign(number, before, between, after, secret): what the signatures of a shape cover before the offset to commit,
+    /// between it and the offset of the pull, and after that, and the secret of its account.
+    fn sign(&mut self, number: u64, before: &[u8], between: &[u8], after: &[u8], secret: &[u8]) {
+        let signed = Signed {
+            texts: [before.into(), between.into(), after.into()],
+            schedule: KeySchedule::new(secret),
+        };
+        self.signed.insert(number, signed);
+    }
+
+    /// forget(): no shape is known.
+    fn forget(&mut self) {
+        self.numbers.clear();
+        self.signed.clear();
     }
 
     /// As `read`, and the header's shape is known from now on.
     fn learn(&mut self, header: &[u8]) -> Option<(u64, i64, i64, i64)> {
-        let [offset, commit, opaque] = split(header, &mut self.shape)?;
+        let [offset, commit, opaque] = split(header, &mut self.shape)?.numbers;
         if self.numbers.len() >= MOST_SHAPES {
-            self.numbers.clear();
+            self.forget();
         }
         let number = *self.numbers.entry(self.shape.as_slice().into()).or_insert_with(|| {
             self.next += 1;
@@ -165,7 +237,7 @@ mod tests {
     const HEADER: &str = r#"{"code":11,"extFields":{"queueId":"3","commitOffset":"12","topic":"T","queueOffset":"40"},"flag":0,"opaque":7,"version":373}"#;
 
     fn numbers(header: &str) -> Option<[i64; 3]> {
-        split(header.as_bytes(), &mut vec![])
+        Some(split(header.as_bytes(), &mut vec![])?.numbers)
     }
 
     fn shape(header: &str) -> Vec<u8> {
@@ -226,6 +298,56 @@ mod tests {
         assert_eq!(numbers(&HEADER.replace("\"T\"", &format!("\"{long}\""))), None);
         for end in 0..HEADER.len() - 1 {
             let _ = numbers(&HEADER[..end]);
+        }
+    }
+
+    const SIGNED: &str = r#"{"code":11,"extFields":{"queueId":"3","commitOffset":"12","Signature":"S=","queueOffset":"40"},"opaque":7}"#;
+
+    fn signed(header: &str, offset: i64, commit: i64, key: &[u8]) -> String {
+        let content = format!("before{commit}between{offset}after");
+        let text = KeySchedule::new(key).sign([content.as_bytes()].into_iter());
+        header.replace("S=", std::str::from_utf8(&text).unwrap())
+    }
+
+    #[test]
+    fn a_signature_is_no_part_of_a_shape_and_is_checked() {
+        assert_eq!(shape(SIGNED), shape(&SIGNED.replace("S=", "other")));
+        let mut shapes = PullShapes::new();
+        let number = shapes.learn(SIGNED.as_bytes()).unwrap().0;
+        let right = signed(SIGNED, 40, 12, b"secret");
+        assert!(shapes.read(right.as_bytes()).is_none(), "no account is known");
+        shapes.sign(number, b"before", b"between", b"after", b"secret");
+        assert_eq!(shapes.read(right.as_bytes()), Some((number, 40, 12, 7)));
+        let other = SIGNED.replace("\"40\"", "\"9\"").replace("\"12\"", "\"-1\"");
+        assert_eq!(
+            shapes.read(signed(&other, 9, -1, b"secret").as_bytes()),
+            Some((number, 9, -1, 7))
+        );
+        for wrong in [
+            right.replace("\"40\"", "\"41\""),
+            right.replace("\"12\"", "\"13\""),
+            signed(SIGNED, 40, 12, b"other"),
+            SIGNED.to_owned(),
+        ] {
+            assert!(shapes.read(wrong.as_bytes()).is_none(), "{wrong}");
+        }
+        shapes.forget();
+        assert!(shapes.read(right.as_bytes()).is_none());
+        shapes.learn(SIGNED.as_bytes()).unwrap();
+        assert!(shapes.read(right.as_bytes()).is_none(), "the account is forgotten too");
+    }
+
+    #[test]
+    fn a_signature_that_is_not_plain_has_no_shape() {
+        for (from, to) in [
+            ("S=", "S\\u003d"),
+            ("\"queueId\":\"3\"", "\"Signature\":\"T=\""),
+            ("{\"code\"", "{\"Signature\":\"T=\",\"code\""),
+        ] {
+            assert_eq!(numbers(&SIGNED.replace(from, to)), None, "{to}");
+        }
+        for end in 0..SIGNED.len() {
+            let _ = numbers(&SIGNED[..end]);
         }
     }
 

@@ -5,6 +5,7 @@
 //! without a grant, or with a wrong signature, goes to Python, which answers it.
 
 use crate::frame::SendHeader;
+use crate::meter::Shared;
 use crate::signature::KeySchedule;
 
 /// Grants of one connection; one more, and all are forgotten and granted again.
@@ -14,6 +15,8 @@ struct Grant {
     topic: Box<[u8]>,
     access_key: Box<[u8]>,
     schedule: KeySchedule,
+    /// What the account may send; None: as much as it likes.
+    meter: Option<Shared>,
 }
 
 #[derive(Default)]
@@ -28,7 +31,7 @@ impl Access {
         self.trusted = true;
     }
 
-    pub(super) fn grant(&mut self, topic: &[u8], access_key: &[u8], secret: &[u8]) {
+    pub(super) fn grant(&mut self, topic: &[u8], access_key: &[u8], secret: &[u8], meter: Option<Shared>) {
         if self.find(topic, access_key).is_some() {
             return;
         }
@@ -39,22 +42,22 @@ impl Access {
             topic: topic.into(),
             access_key: access_key.into(),
             schedule: KeySchedule::new(secret),
+            meter,
         });
     }
 
-    /// Whether a send was granted and its signature is right. `properties`: without escapes.
-    pub(super) fn admits(&self, header: &SendHeader<'_>, properties: &[u8], body: &[u8]) -> bool {
+    /// The meter of a send that was granted and whose signature is right. None: Python decides. `properties`: without
+    /// escapes.
+    pub(super) fn admits(&self, header: &SendHeader<'_>, properties: &[u8], body: &[u8]) -> Option<Option<&Shared>> {
         if self.trusted {
-            return true;
+            return Some(None);
         }
-        let (Some(access_key), Some(signature)) = (header.fields.access_key(), header.fields.signature()) else {
-            return false;
-        };
-        self.find(header.topic, access_key).is_some_and(|grant| {
-            grant
-                .schedule
-                .verifies(header.fields.signed(properties, body), signature)
-        })
+        let (access_key, signature) = (header.fields.access_key()?, header.fields.signature()?);
+        let grant = self.find(header.topic, access_key)?;
+        let is_right = grant
+            .schedule
+            .verifies(header.fields.signed(properties, body), signature);
+        is_right.then_some(grant.meter.as_ref())
     }
 
     fn find(&self, topic: &[u8], access_key: &[u8]) -> Option<&Grant> {

@@ -15,6 +15,7 @@ use super::tail::{AppendFault, Tail};
 use super::topics::Topic;
 use crate::encode::{Parts, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, TRANSACTION_MASK};
 use crate::frame::{scan_send, unescape, Frame};
+use crate::meter::{self, Shared};
 use crate::reply::{Answer, Reply};
 
 pub(super) struct Connection {
@@ -22,6 +23,8 @@ pub(super) struct Connection {
     /// The head of a frame that is not complete yet.
     pub(super) partial: Vec<u8>,
     pub(super) access: Access,
+    /// What the client may send; None: as much as it likes.
+    pub(super) meter: Option<Shared>,
 }
 
 /// Values that this broker adds to every message, and its limits.
@@ -83,7 +86,16 @@ impl Inner {
     }
 
     /// Serves one frame if it is a plain send to a known topic. None: Python has to serve it.
-    pub(super) fn serve(&mut self, connection: u64, born_host: &[u8], frame: &Frame<'_>, now_ms: i64) -> Option<()> {
+    ///
+    /// `of_client`: the meter of the connection's client.
+    pub(super) fn serve(
+        &mut self,
+        connection: u64,
+        born_host: &[u8],
+        of_client: Option<&Shared>,
+        frame: &Frame<'_>,
+        now_ms: i64,
+    ) -> Option<()> {
         if !self.hot || self.replies.len() >= self.rules.max_replies {
             return None;
         }
@@ -105,12 +117,12 @@ impl Inner {
         if !plain_properties(properties) {
             return None;
         }
-        if self.checks_access {
+        let of_user = if self.checks_access {
             let access = &self.connections.get(&connection)?.access;
-            if !access.admits(&header, properties, frame.body) {
-                return None;
-            }
-        }
+            access.admits(&header, properties, frame.body)?
+        } else {
+            None
+        };
         let separator: &[u8] = if properties.is_empty() || properties.ends_with(b"\x02") {
             b""
         } else {
@@ -135,6 +147,10 @@ impl Inner {
         self.rules.check(&parts).ok()?;
         let size = parts.size();
         self.tail.make_room(self.tail.framed(size, 1)).ok()?;
+        let meters = of_client.into_iter().chain(of_user);
+        if !meter::admit(meters, frame.body.len() as u64, now_ms) {
+            return None;
+        }
         let pos = self.tail.stage(&parts, 0);
         topic.set_next(header.queue, parts.queue_offset + 1);
         topic.count(1, size as u64);
