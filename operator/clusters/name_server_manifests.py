@@ -119,6 +119,8 @@ def name_server_set(cluster: Cluster, image: str, replicas: int, tls: TlsView) -
         pod["topologySpreadConstraints"] = constraints
     placement.template.apply(pod, container)
     added = [dict(placement.template.labels), dict(placement.template.annotations)]
+    if tls.stage is not Stage.OFF:  # a pod of each stage is known by its template, also if nothing else differs
+        added.append(stage_annotation(tls.stage))
     labels, version = names.labels("nameserver"), digest([pod, added] if any(added) else pod)
     own = {TEMPLATE: version} | stage_annotation(tls.stage)
     content = {

@@ -13,7 +13,6 @@ status and to an event, and leaves the rest of the status as it was.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tallystick.operator.clusters import adoption_status
@@ -22,7 +21,7 @@ from tallystick.operator.clusters.decide import Action, Decision, Hold, Step, de
 from tallystick.operator.clusters.layout import Layout, layout, wanted_of
 from tallystick.operator.clusters.name_servers import next_restart
 from tallystick.operator.clusters.observe import Sight, look
-from tallystick.operator.clusters.observed import AdoptionRow, Observed
+from tallystick.operator.clusters.observed import AdoptionRow, Observed, SecurityView
 from tallystick.operator.clusters.quorum import blind
 from tallystick.operator.clusters.reading import read
 from tallystick.operator.clusters.recovery import recovery_events
@@ -113,7 +112,7 @@ class ClusterReconciler:
             observed = self._read(cluster, sight, memory, Outcome())
             security, issued = await keep_secrets(self._context, cluster, sight.objects, observed, sight.secrets)
             observed = replace(observed, security=security)
-            plan = layout(cluster, observed)
+            plan = _permitted(layout(cluster, observed), security)
             outcome = await self._writer.write(cluster, sight.objects, plan)
             changed = await self._clear_marks(cluster, sight, observed)
             if not (outcome.written or changed or issued):
@@ -134,7 +133,7 @@ class ClusterReconciler:
             if observed.hindrance is not None or plan.adopting or security.moves:
                 return min(HINDERED_SECONDS, resync)
             return MOVING_SECONDS if moving else resync
-        await self._step(cluster, body, decision.step, observed.rows, memory)
+        await self._step(cluster, body, decision.step, observed, memory)
         return STEPPED_SECONDS if not memory.blocked else MOVING_SECONDS
 
     def _read(self, cluster: Cluster, sight: Sight, memory: _Memory, outcome: Outcome) -> Observed:
@@ -173,13 +172,14 @@ class ClusterReconciler:
                 changed = True
         return changed
 
-    async def _step(
-        self, cluster: Cluster, body: Json, step: Step, rows: Mapping[int, AdoptionRow], memory: _Memory
-    ) -> None:
-        """Carries out a step if it is still the next one. `rows`: what was recorded before this step was."""
+    async def _step(self, cluster: Cluster, body: Json, step: Step, before: Observed, memory: _Memory) -> None:
+        """Carries out a step if it is still the next one. `before`: what it was decided from, with what was recorded
+        before this step was."""
+        rows, security = before.rows, before.security
         sight = await look(self._context, cluster, body)
         observed = self._read(cluster, sight, memory, Outcome())
-        again = decide(replace(observed, rows=rows), wanted_of(cluster, layout(cluster, observed))).step
+        plan = _permitted(layout(cluster, observed), security)
+        again = decide(replace(observed, rows=rows), wanted_of(cluster, plan)).step
         if again is None or (again.action, again.group, again.member, again.uid) != (
             *(step.action, step.group, step.member, step.uid),
         ):
@@ -320,3 +320,12 @@ class ClusterReconciler:
         self._writer.forget(key.namespace, key.name)
         self._context.trust.forget(key.namespace, key.name)
         self._context.metrics.forgot_cluster(key.namespace, key.name)
+
+
+def _permitted(plan: Layout, security: SecurityView) -> Layout:
+    """Returns the layout without StatefulSets and their templates, if the Secrets that pods mount cannot be used: a
+    restarted pod would wait for them."""
+    if not security.problem:
+        return plan
+    kept = tuple(each for each in plan.manifests if each["kind"] != "StatefulSet")
+    return replace(plan, manifests=kept, templates={}, waits=((*plan.waits, ("Secrets", security.problem))))

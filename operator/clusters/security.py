@@ -62,6 +62,10 @@ class Secrets:
     """Those of processes, by name; None: it does not exist."""
     taken: list[str] = field(default_factory=list)
     """Secrets of other owners that have a name of the cluster."""
+    refused: str = ""
+    """Why they cannot be read; empty: they can."""
+    lacks_accounts: bool = False
+    """Access control is wanted, and the Secret with the accounts does not exist yet."""
     pods: tuple[TlsPod, ...] = ()
     answers: Mapping[str, Any] = field(default_factory=dict)
     """By name of a process: the body of GET /node, or the NodeError."""
@@ -90,10 +94,23 @@ async def read_secrets(context: Context, cluster: Cluster, objects: Objects, vie
     """Reads the Secrets of a cluster, lets the client for nodes trust their authorities, and asks processes which
     certificates they use. KubeError."""
     found = Secrets(pods=tls_pods(cluster, objects))
+    try:
+        await _read(context, cluster, objects, view, found)
+    except ForbiddenError as error:
+        found.refused = error.said
+    trusted = b"".join(sorted({data_of(body).get(TRUSTED, b"") for body in found.files.values() if body is not None}))
+    context.trust.set(cluster.namespace, cluster.name, trusted, frozenset(str(pod.address) for pod in found.pods))
+    found.answers = {str(pod.address): await _answer(context, pod.address) for pod in found.pods}
+    return found
+
+
+async def _read(context: Context, cluster: Cluster, objects: Objects, view: TlsView, found: Secrets) -> None:
     names = names_of(cluster)
+    if cluster.spec.security.access_control:
+        body = await context.kube.find(SECRETS, cluster.namespace, names.access)
+        found.lacks_accounts = body is None or not owned(body, {cluster.uid})
     if not view.active:
-        context.trust.set(cluster.namespace, cluster.name, b"", frozenset())
-        return found
+        return
     wanted = {view.secret} if view.secret else {names.authority, *_own_names(cluster, objects)}
     for name in sorted(wanted):
         body = await context.kube.find(SECRETS, cluster.namespace, name)
@@ -103,10 +120,6 @@ async def read_secrets(context: Context, cluster: Cluster, objects: Objects, vie
             found.authority = body
         else:
             found.files[name] = body
-    trusted = b"".join(sorted({data_of(body).get(TRUSTED, b"") for body in found.files.values() if body is not None}))
-    context.trust.set(cluster.namespace, cluster.name, trusted, frozenset(str(pod.address) for pod in found.pods))
-    found.answers = {str(pod.address): await _answer(context, pod.address) for pod in found.pods}
-    return found
 
 
 async def _answer(context: Context, address: Address) -> Any:
@@ -132,6 +145,11 @@ async def keep_secrets(
     """Creates and changes the Secrets of a cluster. Returns what the status tells, and the number of writes. KubeError,
     except for rejections."""
     view = observed.tls
+    if secrets.refused:
+        return SecurityView(problem=f"Secrets cannot be read: {secrets.refused}", reason="SecretRefused"), 0
+    if secrets.lacks_accounts:
+        text = f"the Secret {names_of(cluster).access} with the accounts does not exist yet"
+        return SecurityView(problem=text, reason="AccountsMissing"), 0
     if not view.active:
         return SecurityView(), 0
     try:

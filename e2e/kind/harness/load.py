@@ -176,7 +176,7 @@ class Load:
 def loaded(
     brokers: Brokers, image: str, *, authorities: str = "", users: dict[str, str] | None = None
 ) -> Iterator[Load]:
-    """Creates a topic and runs clients on it; deletes the pod afterwards. `authorities`, `users`: see Load. WaitError."""
+    """Creates a topic and runs clients on it; deletes the pod afterwards. See Load for the arguments. WaitError."""
     topic = f"load-{secrets.token_hex(3)}"  # a cluster may have those of an earlier run
     brokers.topic(topic, QUEUES)
     load = Load(brokers, topic, f"e2e-{topic}", authorities=authorities, users=users or {})

@@ -13,8 +13,9 @@ one that has news is believed.
 A connection to a broker that led is closed when all that was sent on it is over, as a client does that has seen another
 route: a member that stops waits for those that have not.
 
-With a folder /ca, connections use TLS and trust the authorities that the folder had when the program began. With folders
-/users/NAME, requests are signed as the user whose name is in the file /tmp/user, with the password of that folder.
+With a folder /ca, connections use TLS and trust the authorities that the folder had when the program began. With
+folders /users/NAME, requests are signed as the user whose name is in the file /tmp/user, with the password of that
+folder.
 
 Times are of the monotonic clock, which containers of one machine share with who watches them.
 """
