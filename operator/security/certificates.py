@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -90,9 +91,13 @@ def is_issued_by(pem: bytes, authority: bytes) -> bool:
 
 
 def new_authority(name: str, now: float, seconds: float) -> Pair:
-    """Makes an authority that signs its own certificate."""
+    """Makes an authority that signs its own certificate.
+
+    Each one has another name: a certificate for the next one by this one would otherwise look as if it had signed
+    itself, and clients would refuse it.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = _name(name)
+    subject = _name(f"{name[:40]} {secrets.token_hex(8)}")
     certificate = _authority(subject, subject, key.public_key(), now, now + seconds).sign(key, hashes.SHA256())
     return Pair(_pem(certificate), _key_pem(key))
 
@@ -109,7 +114,8 @@ def cross_certificate(new: bytes, old: Pair) -> bytes:
     assert isinstance(key, ec.EllipticCurvePublicKey), "authorities are made here"
     begins = certificate.not_valid_before_utc.timestamp() + BACKDATED_SECONDS
     builder = _authority(certificate.subject, issuer.subject, key, begins, ends)
-    return _pem(builder.sign(_private_key(old), hashes.SHA256()))
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(_public(issuer))
+    return _pem(builder.add_extension(identifier, critical=False).sign(_private_key(old), hashes.SHA256()))
 
 
 def issue(authority: Pair, names: Iterable[str], now: float, seconds: float, chain: bytes = b"") -> Pair:
