@@ -94,7 +94,7 @@ class AclUser:
     custom: tuple[Entry, ...] = ()
     default: tuple[Entry, ...] = ()
     owner: str = ""
-    """Who manages it, over HTTP (`node/http/users_api.py`); empty: nobody in particular. The admin tool keeps it."""
+    """Who manages it, over HTTP (`node/http/users_api.py`); empty: no program. The admin tool keeps it."""
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> AclUser:

@@ -106,7 +106,7 @@ async def _delete(broker: Broker, request: web.Request) -> web.Response:
 
 
 def _must_own(found: Principal | None, name: str, owner: str, *, adopts: bool) -> None:
-    """ApiError: the user belongs to somebody else. It is checked within the change, so that two changes cannot both
+    """ApiError: the user has another owner. It is checked within the change, so that two changes cannot both
     find the name free."""
     if found is None:
         return

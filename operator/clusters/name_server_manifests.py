@@ -25,6 +25,7 @@ SETTLED_SECONDS = 35
 """minReadySeconds: brokers register every 30 s, so a new name server knows all brokers before the next restart."""
 
 _TOKEN_FOLDER = "/etc/tallystick-admin"
+NO_TLS = TlsView()
 
 
 def name_server_services(cluster: Cluster) -> list[Json]:
@@ -63,7 +64,7 @@ def name_server_services(cluster: Cluster) -> list[Json]:
     return services
 
 
-def name_server_set(cluster: Cluster, image: str, replicas: int, tls: TlsView) -> Json:
+def name_server_set(cluster: Cluster, image: str, replicas: int, tls: TlsView = NO_TLS) -> Json:
     """Returns the StatefulSet. `image`: see `name_servers.image_of`. `replicas`: none while the cluster hibernates."""
     names, spec = names_of(cluster), cluster.spec
     placement = spec.name_server_placement
@@ -100,18 +101,7 @@ def name_server_set(cluster: Cluster, image: str, replicas: int, tls: TlsView) -
     if placement.resources:
         container["resources"] = placement.resources
     volumes: list[Json] = []
-    if spec.security.access_control:
-        container["env"] += environment(
-            {"TALLY_NAMESERVER_ACLENABLE": "true", "TALLY_NAMESERVER_ACLFILE": f"{ACCESS_FOLDER}/{ACCOUNTS}"}
-        )
-    container["env"] += environment(tls_variables(tls.stage, spec.security))
-    secret = tls.secret or names.tls(names.name_server)
-    add_files(container, volumes, spec.security, tls.stage, secret, names.access)
-    if spec.adopt is not None or spec.security.access_control or tls.stage is not Stage.OFF:
-        # The operator asks it about the cluster that is adopted, and which accounts and certificates it uses.
-        container["env"] += environment({"TALLY_HTTP_ADMINTOKENFILE": f"{_TOKEN_FOLDER}/{TOKEN_KEY}"})
-        container["volumeMounts"].append({"name": "admin", "mountPath": _TOKEN_FOLDER, "readOnly": True})
-        volumes.append({"name": "admin", "secret": {"secretName": names.admin(cluster.uid)}})
+    _add_security(cluster, container, volumes, tls)
     pod = pod_spec(spec, placement, names.account, container, volumes)
     pod["affinity"] = placement.affinity or apart(names.name_server_selector())
     pod["terminationGracePeriodSeconds"] = 30
@@ -135,3 +125,20 @@ def name_server_set(cluster: Cluster, image: str, replicas: int, tls: TlsView) -
         }
     }
     return manifest(STATEFUL_SETS, cluster.namespace, names.name_server, labels, content, owner=owner_of(cluster))
+
+
+def _add_security(cluster: Cluster, container: Json, volumes: list[Json], tls: TlsView) -> None:
+    """Adds variables and files of access control, TLS, and of the HTTP port."""
+    names, spec = names_of(cluster), cluster.spec
+    if spec.security.access_control:
+        container["env"] += environment(
+            {"TALLY_NAMESERVER_ACLENABLE": "true", "TALLY_NAMESERVER_ACLFILE": f"{ACCESS_FOLDER}/{ACCOUNTS}"}
+        )
+    container["env"] += environment(tls_variables(tls.stage, spec.security))
+    secret = tls.secret or names.tls(names.name_server)
+    add_files(container, volumes, spec.security, tls.stage, secret, names.access)
+    if spec.adopt is not None or spec.security.access_control or tls.stage is not Stage.OFF:
+        # The operator asks it about the cluster that is adopted, and which accounts and certificates it uses.
+        container["env"] += environment({"TALLY_HTTP_ADMINTOKENFILE": f"{_TOKEN_FOLDER}/{TOKEN_KEY}"})
+        container["volumeMounts"].append({"name": "admin", "mountPath": _TOKEN_FOLDER, "readOnly": True})
+        volumes.append({"name": "admin", "secret": {"secretName": names.admin(cluster.uid)}})

@@ -50,7 +50,7 @@ def tls_variables(stage: Stage, security: SecuritySpec) -> dict[str, str]:
 
 
 def member_variables(stage: Stage, *, own_files: bool) -> dict[str, str]:
-    """Returns the variables of TLS between members. `own_files`: each member has a certificate of its own, so that
+    """Returns the variables of TLS between members. `own_files`: each member has its own certificate, so that
     members check who the other one is."""
     if stage is Stage.OFF:
         return {}

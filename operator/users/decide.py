@@ -1,7 +1,7 @@
 """What is done about one User. Pure: from the resource, its password and the cluster.
 
 A user of the brokers belongs to the resource whose UID is its owner there. Brokers compare owners themselves when they
-change or delete a user, so nothing that happens in between can make the operator change the user of somebody else.
+change or delete a user, so nothing that happens in between can make the operator change a user of another owner.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def _parsed(body: Json | None) -> Mapping[str, Any]:
     try:
         found = orjson.loads(text_of(body or {}, _ACCOUNTS) or "{}")
     except ValueError:
-        return {}  # somebody changed it: it is written again
+        return {}  # it was changed by hand: it is written again
     return found if isinstance(found, dict) else {}
 
 

@@ -164,7 +164,7 @@ def test_an_authority_is_replaced_before_it_ends(world: Cluster) -> None:
     assert world.status["security"]["authority"]["sha256"] != before
 
 
-def test_a_secret_of_somebody_else_is_neither_used_nor_changed(world: Cluster) -> None:
+def test_a_secret_of_another_owner_is_neither_used_nor_changed(world: Cluster) -> None:
     foreign = {"metadata": {"name": f"{CLUSTER}-ca"}, "data": {"ca.crt": "eA=="}}
     world.by_hand("POST", kube.SECRETS.path(NAMESPACE), foreign)
     world.create(security=ENFORCING)

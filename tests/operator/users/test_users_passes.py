@@ -121,8 +121,8 @@ def test_drift_is_corrected(world: World) -> None:
     assert world.users[0]["writer"]["userType"] == "Normal" and "writer" in world.users[1]
 
 
-@pytest.mark.parametrize("owner", ["", "somebody"])
-def test_a_user_of_somebody_else_is_neither_changed_nor_deleted(world: World, owner: str) -> None:
+@pytest.mark.parametrize("owner", ["", "another"])
+def test_a_user_of_another_owner_is_neither_changed_nor_deleted(world: World, owner: str) -> None:
     theirs = {"username": "writer", "password": "theirs", "userType": "Normal", "userStatus": "enable"}
     world.users[1]["writer"] = dict(theirs, **({"owner": owner} if owner else {}))
     before = dict(world.users[1]["writer"])
@@ -137,12 +137,12 @@ def test_a_user_of_somebody_else_is_neither_changed_nor_deleted(world: World, ow
 
 def test_adoption_takes_a_user_without_an_owner_only(world: World) -> None:
     world.users[0]["writer"] = {"username": "writer", "password": "old", "userType": "Normal", "userStatus": "enable"}
-    world.users[1]["other"] = {"username": "other", "password": "old", "owner": "somebody"}
+    world.users[1]["other"] = {"username": "other", "password": "old", "owner": "another"}
     for name in ("writer", "other"):
         world.user(name, annotations={"tallystick.dev/adopt": "true"})
     world.settle()
     assert world.reason("writer") == "Reconciled" and world.users[0]["writer"]["owner"] == uid(world, "users", "writer")
-    assert world.reason("other") == "AlreadyExists" and world.users[1]["other"]["owner"] == "somebody"
+    assert world.reason("other") == "AlreadyExists" and world.users[1]["other"]["owner"] == "another"
 
 
 def test_a_deleted_user_is_gone_everywhere(world: World) -> None:
@@ -225,7 +225,7 @@ def test_a_secret_that_cannot_be_used_is_reported(world: World, values: dict[str
     assert "good-one" not in str(world.status("writer"))
 
 
-def test_a_secret_that_disappears_locks_nobody_out(world: World) -> None:
+def test_a_secret_that_disappears_locks_no_client_out(world: World) -> None:
     world.secret("chosen", password="first-one")
     world.user("writer", secretName="chosen")
     world.settle()
@@ -236,7 +236,7 @@ def test_a_secret_that_disappears_locks_nobody_out(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", [f"{CLUSTER}-access", f"{CLUSTER}-superuser", "writer-user"])
-def test_a_secret_of_somebody_else_is_neither_used_nor_changed(world: World, name: str) -> None:
+def test_a_secret_of_another_owner_is_neither_used_nor_changed(world: World, name: str) -> None:
     world.secret(name, password="theirs", username="theirs")
     world.user("writer")
     world.settle()
