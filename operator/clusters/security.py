@@ -26,7 +26,7 @@ from tallystick.operator.core.context import Context
 from tallystick.operator.core.kube import SECRETS, ForbiddenError, InvalidError, Json
 from tallystick.operator.core.manifests import manifest
 from tallystick.operator.core.names import GROUP_LABEL, MEMBER_LABEL, ROTATE
-from tallystick.operator.core.node_api import NameServerName, NodeError, NodeName
+from tallystick.operator.core.node_api import NameServerName, NodeError, NodeName, every
 from tallystick.operator.core.ownership import owned, taken
 from tallystick.operator.security.authority import (
     CERTIFICATE,
@@ -42,6 +42,8 @@ from tallystick.operator.security.certificates import CertificateError, facts_of
 from tallystick.operator.security.spec import Stage, stage_of
 
 Address = NodeName | NameServerName
+
+ASK_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ async def read_secrets(context: Context, cluster: Cluster, objects: Objects, vie
         found.refused = error.said
     trusted = b"".join(sorted({data_of(body).get(TRUSTED, b"") for body in found.files.values() if body is not None}))
     context.trust.set(cluster.namespace, cluster.name, trusted, frozenset(str(pod.address) for pod in found.pods))
-    found.answers = {str(pod.address): await _answer(context, pod.address) for pod in found.pods}
+    asked = [context.nodes.ask(pod.address, "GET", "/node", timeout_seconds=ASK_SECONDS) for pod in found.pods]
+    found.answers = dict(zip((str(pod.address) for pod in found.pods), await every(asked), strict=True))
     return found
 
 
@@ -120,13 +123,6 @@ async def _read(context: Context, cluster: Cluster, objects: Objects, view: TlsV
             found.authority = body
         else:
             found.files[name] = body
-
-
-async def _answer(context: Context, address: Address) -> Any:
-    try:
-        return await context.nodes.ask(address, "GET", "/node", timeout_seconds=3.0)
-    except NodeError as error:
-        return error
 
 
 def _own_names(cluster: Cluster, objects: Objects) -> set[str]:

@@ -21,7 +21,7 @@ def security_condition(cluster: Cluster, observed: Observed) -> Condition:
     if view.problem:
         return Condition("SecurityReady", False, view.reason, view.problem)
     if not wanted.access_control and wanted.tls is None and not tls.active:
-        text = "neither access control nor TLS: whoever reaches the ports of the brokers can do everything"
+        text = "neither access control nor TLS: every client that reaches the brokers can do everything"
         return Condition("SecurityReady", False, "Disabled", text)
     if view.ends is not None and view.ends - observed.now < EXPIRING_SECONDS:
         return Condition("SecurityReady", False, "CertificateExpires", f"a certificate ends at {timestamp(view.ends)}")
