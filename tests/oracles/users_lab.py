@@ -99,7 +99,8 @@ class World:
         return body.get("status") or {}
 
     def reason(self, name: str) -> str:
-        return str(next(iter(self.status(name).get("conditions") or ()), {}).get("reason", ""))
+        conditions: list[Json] = self.status(name).get("conditions") or [{}]
+        return str(conditions[0].get("reason", ""))
 
     # -- the operator
 

@@ -203,7 +203,7 @@ def test_without_permission_for_secrets_no_pod_is_touched(world: Cluster, method
             raise RefusalError(403, "Forbidden", "secrets is forbidden")
         return answer(asked, resource, *rest)
 
-    world.api._answer = refusing  # type: ignore[method-assign]
+    world.api._answer = refusing  # type: ignore[assignment,method-assign]
     world.change({"security": ENFORCING})
     for _ in range(20):
         world.one_pass()

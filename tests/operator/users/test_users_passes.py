@@ -273,7 +273,7 @@ def test_users_come_through_ends_of_the_operator(seed: int) -> None:
     for number in range(30):
         name = f"u{dice.randrange(4)}"
         if world.api.get("users", name) is None:
-            world.user(name, **({"userName": "theirs"} if dice.random() < 0.1 else {}))
+            world.user(name, userName="theirs" if dice.random() < 0.1 else name)
         elif dice.random() < 0.3:
             world.delete(kube.USERS, name)
         elif dice.random() < 0.5:
