@@ -29,10 +29,11 @@ def tls_view(cluster: Cluster, objects: Objects) -> TlsView:
     sets = {each["metadata"]["name"]: each for each in objects.all("StatefulSet")}
     pods = list(objects.all("Pod"))
     templates = {name: each["spec"]["template"] for name, each in sets.items()}
-    present = [stage_of(each["metadata"]) for each in (*templates.values(), *pods)]
+    every = [*templates.items(), *((_set_of(pod), pod) for pod in pods)]
+    present = [stage_of(each["metadata"]) for _, each in every]
     secrets = {
         "" if secret == names.tls(name) else secret
-        for name, each in templates.items()
+        for name, each in every
         if stage_of(each["metadata"]) is not Stage.OFF and (secret := secret_of(each, TLS_VOLUME))
     }
     target = security.stage

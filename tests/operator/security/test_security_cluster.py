@@ -6,12 +6,14 @@ each other, whatever kubelets have brought into which pod (`simulated_tls.Files.
 
 from __future__ import annotations
 
+import base64
 import random
 from typing import Any
 
 import pytest
 from simulated_api import RefusalError
 from simulated_cluster import CLUSTER, NAMESPACE, Cluster
+from simulated_tls import mounted_secret
 
 from tallystick.operator.core import kube
 from tallystick.operator.security import authority
@@ -164,6 +166,60 @@ def test_an_authority_is_replaced_before_it_ends(world: Cluster) -> None:
     assert world.status["security"]["authority"]["sha256"] != before
 
 
+def user_secret(world: Cluster, content: dict[str, bytes]) -> None:
+    encoded = {key: base64.b64encode(value).decode() for key, value in content.items()}
+    if world.api.get("secrets", "shop-tls") is None:
+        world.by_hand("POST", kube.SECRETS.path(NAMESPACE), {"metadata": {"name": "shop-tls"}, "data": encoded})
+    else:
+        world.by_hand("PATCH", kube.SECRETS.path(NAMESPACE, "shop-tls"), {"data": encoded})
+
+
+def test_a_change_to_the_secret_of_a_user_and_back_goes_over_no_tls(world: Cluster) -> None:
+    """Processes of one authority do not trust those of another one: see `simulated_tls.Files.judge`."""
+    theirs = authority.first_authority("theirs", world.time, "")
+    user_secret(world, authority.files(theirs, None, ["*.shop.svc"], world.time))
+    world.create(security=ENFORCING)
+    world.settle()
+    for secret in ("shop-tls", None):
+        world.change({"security": {"tls": {"clients": "Enforcing", "secretName": secret}}})
+        world.run_until(lambda: stages(world) == {"0"}, passes=900)
+        world.run_until(lambda: stages(world) == {"4"}, passes=900)
+        mounted = {mounted_secret(pod) for pod in world.api.all("pods")} - {""}
+        assert (mounted == {"shop-tls"}) is (secret is not None)
+
+
+def test_a_renewed_secret_of_a_user_is_used_without_a_restart(world: Cluster) -> None:
+    theirs = authority.first_authority("theirs", world.time, "")
+    content = authority.files(theirs, None, ["*.shop.svc"], world.time)
+    user_secret(world, content)
+    world.create(security={"tls": {"secretName": "shop-tls"}})
+    world.settle()
+    assert world.status["security"].get("authority") is None
+    pods = {pod["metadata"]["uid"] for pod in world.api.all("pods")}
+    user_secret(world, authority.files(theirs, content, ["*.shop.svc", "other"], world.time))
+    world.one_pass()
+    assert "not in use yet" in world.status["security"]["waitsFor"]
+    world.run_until(lambda: "waitsFor" not in world.status["security"])
+    assert {pod["metadata"]["uid"] for pod in world.api.all("pods")} == pods
+
+
+@pytest.mark.parametrize(("content", "reason"), [(None, "SecretMissing"), ({"tls.crt": b"x"}, "SecretInvalid")])
+def test_a_secret_of_a_user_that_cannot_be_used_stops_no_pod(
+    world: Cluster, content: dict[str, bytes] | None, reason: str
+) -> None:
+    if content is not None:
+        user_secret(world, content)
+    world.create()
+    world.settle()
+    pods = {pod["metadata"]["uid"] for pod in world.api.all("pods")}
+    world.change({"security": {"tls": {"secretName": "shop-tls"}}})
+    for _ in range(15):
+        world.one_pass()
+        world.tick()
+    assert world.condition("SecurityReady")["reason"] == reason
+    assert {pod["metadata"]["uid"] for pod in world.api.all("pods")} == pods
+
+
 def test_a_secret_of_another_owner_is_neither_used_nor_changed(world: Cluster) -> None:
     foreign = {"metadata": {"name": f"{CLUSTER}-ca"}, "data": {"ca.crt": "eA=="}}
     world.by_hand("POST", kube.SECRETS.path(NAMESPACE), foreign)
@@ -224,7 +280,9 @@ def test_a_certificate_that_the_new_authority_issues_too_early_is_found(
     world.tls.slow = {f"{NODES[1]}-0"}
     world.change(annotations={"tallystick.dev/rotate": "now"})
     with pytest.raises(AssertionError, match="does not trust"):
-        rotated(world)
+        for _ in range(60):  # until kubelets have brought the new files to the others
+            world.one_pass()
+            world.tick()
 
 
 def test_phases_have_the_names_of_the_schema() -> None:
