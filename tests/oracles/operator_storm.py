@@ -267,7 +267,8 @@ class Storm:
 
     def change_security(self) -> None:
         """TLS is wanted, for some clients or all, or no longer."""
-        wanted = self.random.choice((None, {"tls": {}}, {"tls": {"clients": "Enforcing"}}))
+        choices: tuple[dict[str, Any] | None, ...] = (None, {"tls": {}}, {"tls": {"clients": "Enforcing"}})
+        wanted = self.random.choice(choices)
         self.note(f"security {wanted}")
         self.cluster.change({"security": wanted})
 
