@@ -160,18 +160,20 @@ def test_authority_certificates_and_passwords_change_without_a_failed_send(secur
     brokers with certificates of the second one."""
     users = {"writer-a": "writer-a-user", "writer-b": "writer-b-user"}
     with loaded(secure, lab.images.node, authorities="safe-ca", users=users) as load:
-        _step("rotate the authority", lambda: _rotate_authority(secure))
-        _step("renew a certificate", lambda: _renew_certificate(secure, f"{secure.leader()}-tls"))
-        _step("change the password of writer-b", lambda: _rotate_password(secure, load, "writer-b"))
-        _step("change the password of writer-a", lambda: _rotate_password(secure, load, "writer-a"))
-        _step("restart all brokers", lambda: _restart_all(secure))
+        steps = [
+            _step("rotate the authority", lambda: _rotate_authority(secure)),
+            _step("renew a certificate", lambda: _renew_certificate(secure, f"{secure.leader()}-tls")),
+            _step("change the password of writer-b", lambda: _rotate_password(secure, load, "writer-b")),
+            _step("change the password of writer-a", lambda: _rotate_password(secure, load, "writer-a")),
+            _step("restart all brokers", lambda: _restart_all(secure)),
+        ]
         _secured(secure, 120)
         load.finish()
         verdict = load.verdict()
     lab.goals.lost.add(verdict.lost)
     lab.goals.failed.add(load.failed())
     assert verdict.problems == []
-    assert load.failed() == 0, load.history.reasons()
+    assert load.failed() == 0, (_failed_in(load, steps), load.history.reasons())
     print(f"{verdict.acknowledged} messages were acknowledged")
 
     address = secure.member_address(secure.leader())
@@ -188,10 +190,22 @@ def test_authority_certificates_and_passwords_change_without_a_failed_send(secur
     assert "writer-b" not in _secret(secure, "safe-access", "plain_acl.yml")
 
 
-def _step(what: str, work: Callable[[], None]) -> None:
+def _step(what: str, work: Callable[[], None]) -> tuple[str, float, float]:
+    """Returns what was done, and when it began and ended."""
     begin_s = now_s()
     work()
     print(f"{what}: {now_s() - begin_s:.0f} s")
+    return what, begin_s, now_s()
+
+
+def _failed_in(load: Load, steps: list[tuple[str, float, float]]) -> list[str]:
+    """Returns during which steps sends of the probe failed, and how long after the begin of the step."""
+    found = []
+    for sent_s, end_s, _ in load.deliveries:
+        if end_s is None:
+            step = next((each for each in steps if each[1] <= sent_s <= each[2]), ("between steps", sent_s, sent_s))
+            found.append(f"{step[0]} + {sent_s - step[1]:.1f} s")
+    return found
 
 
 def test_a_running_cluster_gets_security_without_a_failed_send(lab: Lab, namespace: str) -> None:
