@@ -195,9 +195,9 @@ class _Process:
         stopping = self._stop.is_set()
         if self._with_broker:
             return broker_json(
-                self._settings, self._broker, self._progress, self._clock, self._findings, stopping=stopping
+                self._settings, self._broker, self._progress, self._clock, self._findings, self._tls, stopping=stopping
             )
-        return nameserver_json(self._nameserver, self._clock, stopping=stopping)
+        return nameserver_json(self._nameserver, self._clock, self._tls, stopping=stopping)
 
     def _unhealthy(self) -> str | None:
         failure = self._broker.failure() if self._broker is not None else None

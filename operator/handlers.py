@@ -60,6 +60,7 @@ def registry_for(look_at: Callable[[Key], None]) -> kopf.OperatorRegistry:
     def on_cluster(name: str, namespace: str, **_: Any) -> None:
         look_at(Key(namespace, name, Kind.CLUSTER))
         look_at(Key(namespace, name, Kind.TOPICS))
+        look_at(Key(namespace, name, Kind.USERS))
 
     async def cluster(name: str, namespace: str, **_: Any) -> None:
         on_cluster(name, namespace)
@@ -93,6 +94,10 @@ def registry_for(look_at: Callable[[Key], None]) -> kopf.OperatorRegistry:
         if name := spec.get("clusterName"):
             look_at(Key(namespace, name, Kind.TOPICS))
 
+    async def user(spec: Any, namespace: str, **_: Any) -> None:
+        if name := spec.get("clusterName"):
+            look_at(Key(namespace, name, Kind.USERS))
+
     def register(resource: kube.Resource, handler: Callable[..., Any]) -> None:
         kopf.on.event(*_selector(resource), registry=registry, id=resource.plural)(handler)
 
@@ -102,6 +107,7 @@ def registry_for(look_at: Callable[[Key], None]) -> kopf.OperatorRegistry:
         register(resource, owned)
     for resource in OF_TOPICS:
         register(resource, of_topics)
+    register(kube.USERS, user)
     register(kube.STORE_JOBS, store_job)
     register(kube.BACKUPS, backup)
     register(kube.SCHEDULED_BACKUPS, scheduled_backup)

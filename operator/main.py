@@ -1,4 +1,4 @@
-"""Reconciles BrokerClusters, Topics, ConsumerGroups, StoreJobs, Backups and ScheduledBackups in Kubernetes.
+"""Reconciles BrokerClusters, Topics, ConsumerGroups, Users, StoreJobs, Backups and ScheduledBackups in Kubernetes.
 
 Usage: tally-operator [--help | --version | --prepare-uninstall]
 
@@ -67,7 +67,7 @@ from tallystick.operator.core.lease import Lease, LeaseLostError
 from tallystick.operator.core.logs import configure
 from tallystick.operator.core.metrics import Metrics
 from tallystick.operator.core.namespace_leases import NamespaceLeases
-from tallystick.operator.core.node_api import NodeApi, node_session
+from tallystick.operator.core.node_api import NodeApi, Trust, node_session
 from tallystick.operator.core.release import release_terminating
 from tallystick.operator.core.settings import Settings, SettingsError
 from tallystick.operator.core.work_queue import Key, Kind, WorkQueue
@@ -81,6 +81,7 @@ from tallystick.operator.topics.brokers import NodeBrokers
 from tallystick.operator.topics.metrics import TopicMetrics
 from tallystick.operator.topics.reconcile import TopicsReconciler
 from tallystick.operator.uninstall import FINALIZERS, prepare_uninstall
+from tallystick.operator.users.reconcile import UsersReconciler
 
 _logger = logging.getLogger(__name__)
 
@@ -198,7 +199,9 @@ def _queue(
     namespaces: NamespaceLeases,
 ) -> WorkQueue:
     queue: WorkQueue
-    events, nodes = Events(kube, settings.pod_name, time.time), NodeApi(session, settings.node_url_template, token)
+    trust = Trust()
+    events = Events(kube, settings.pod_name, time.time)
+    nodes = NodeApi(session, settings.node_url_template, token, trust)
     context = Context(
         kube=kube,
         nodes=nodes,
@@ -209,14 +212,17 @@ def _queue(
         look_at=lambda key: queue.add(key),
         now=time.time,
         other_operator=namespaces.waiting,
+        trust=trust,
     )
     topics = TopicsReconciler(kube, NodeBrokers(nodes), events, TopicMetrics(metrics.registry), time.time)
+    users = UsersReconciler(kube, nodes, events, time.time)
     work: dict[Kind, Work] = {
         Kind.CLUSTER: ClusterReconciler(context).reconcile,
         Kind.JOB: JobsReconciler(context, DriverHttp(session), JobMetrics(metrics.registry)).reconcile,
         Kind.BACKUP: BackupsReconciler(context, BackupMetrics(metrics.registry)).reconcile,
         Kind.SCHEDULE: SchedulesReconciler(context, ScheduleMetrics(metrics.registry)).reconcile,
         Kind.TOPICS: lambda key: topics.reconcile(key.namespace, key.name),
+        Kind.USERS: lambda key: users.reconcile(key.namespace, key.name),
     }
 
     def ended(key: Key, seconds: float, error: BaseException | None) -> None:
@@ -289,7 +295,7 @@ async def discover(kube: Kube, queue: WorkQueue, settings: Settings) -> None:
     """Lists clusters, jobs and backups and adds unknown ones to the queue: a watch may be broken or too old."""
     namespaces: Sequence[str | None] = settings.watch_namespaces or (None,)
     kinds = (
-        (CLUSTERS, (Kind.CLUSTER, Kind.TOPICS)),
+        (CLUSTERS, (Kind.CLUSTER, Kind.TOPICS, Kind.USERS)),
         (STORE_JOBS, (Kind.JOB,)),
         (BACKUPS, (Kind.BACKUP,)),
         (SCHEDULED_BACKUPS, (Kind.SCHEDULE,)),

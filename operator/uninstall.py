@@ -1,8 +1,8 @@
 """What has to be done before the operator is removed: a hook of the chart runs it.
 
-Topics, ConsumerGroups and Backups with a finalizer could not be deleted without an operator, nor could their namespace.
-The operator itself would set the finalizers again, so it has to stop first. It stops when another process takes its
-lease.
+Topics, ConsumerGroups, Users and Backups with a finalizer could not be deleted without an operator, nor could their
+namespace. The operator itself would set the finalizers again, so it has to stop first. It stops when another process
+takes its lease.
 
 1. Take the lease of the release, and wait until the process that held it has ended.
 2. Release the finalizers, in namespaces that no other release manages.
@@ -18,21 +18,23 @@ import os
 import time
 
 from tallystick.operator.backups.spec import FINALIZER
-from tallystick.operator.core.kube import BACKUPS, CLUSTERS, CONSUMER_GROUPS, STORE_JOBS, TOPICS, Kube, Resource
+from tallystick.operator.core.kube import BACKUPS, CLUSTERS, CONSUMER_GROUPS, STORE_JOBS, TOPICS, USERS, Kube, Resource
 from tallystick.operator.core.lease import Lease, LeaseLostError
 from tallystick.operator.core.namespace_leases import NamespaceLeases
 from tallystick.operator.core.release import release_all
 from tallystick.operator.core.settings import Settings
 from tallystick.operator.topics.kinds import CONSUMER_GROUP, TOPIC
+from tallystick.operator.users import spec as users
 
 _logger = logging.getLogger(__name__)
 
 HOLD_SECONDS = 20.0
 """Duration of the lease. An operator that is installed right after this waits as long."""
-KINDS = (CLUSTERS, TOPICS, CONSUMER_GROUPS, STORE_JOBS, BACKUPS)
+KINDS = (CLUSTERS, TOPICS, CONSUMER_GROUPS, USERS, STORE_JOBS, BACKUPS)
 FINALIZERS: tuple[tuple[Resource, str], ...] = (
     (TOPICS, TOPIC.finalizer),
     (CONSUMER_GROUPS, CONSUMER_GROUP.finalizer),
+    (USERS, users.FINALIZER),
     (BACKUPS, FINALIZER),
 )
 """All finalizers that the operator sets."""

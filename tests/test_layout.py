@@ -36,13 +36,15 @@ MAY_IMPORT: dict[str, set[str]] = {
 OPERATOR_MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "backups": {"core"},
-    "clusters": {"core"},
+    "clusters": {"core", "security"},
     "jobs": {"core"},
     "schedules": {"backups", "core"},  # it creates Backups, and reads how they ended
+    "security": {"core"},
     "topics": {"core"},
-    "": {"backups", "clusters", "core", "jobs", "schedules", "topics"},
+    "users": {"core"},
+    "": {"backups", "clusters", "core", "jobs", "schedules", "topics", "users"},
 }
-RECONCILERS = ("backups", "clusters", "jobs", "schedules", "topics")
+RECONCILERS = ("backups", "clusters", "jobs", "schedules", "topics", "users")
 STAGES = ("spec", "observed", "observe", "decide", "carry_out", "status", "reconcile")
 """The files of a reconciler, in the order in which a pass uses them."""
 MODULES = sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py"))

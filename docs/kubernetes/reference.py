@@ -17,7 +17,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = Path(__file__).with_name("crd-reference.md")
-KINDS = ("brokercluster", "brokernode", "topic", "consumergroup", "storejob", "backup", "scheduledbackup")
+KINDS = ("brokercluster", "brokernode", "topic", "consumergroup", "user", "storejob", "backup", "scheduledbackup")
 _CONDITION = {"type", "status", "reason", "message", "lastTransitionTime"}
 
 Schema = dict[str, Any]

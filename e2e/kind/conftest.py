@@ -47,6 +47,7 @@ ORDER = (
     "disk_full",
     "load_balancer",
     "network_policy",
+    "security",
     "drain",
     "operator_killed",
     "two_operators",

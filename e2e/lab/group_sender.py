@@ -49,7 +49,16 @@ class Post:
 class GroupSender:
     """One connection to each broker that ever led; one attempt a call."""
 
-    def __init__(self, name: str, history: History, header: HeaderType, client: RemotingClient | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        history: History,
+        header: HeaderType,
+        client: RemotingClient | None = None,
+        sign: Callable[[Command], None] = lambda _: None,
+    ) -> None:
+        """`sign`: adds a signature to each request."""
+        self._sign = sign
         self._name, self._history, self._header = name, history, header
         self._client = client or RemotingClient(name=f"group.{name}", connect_timeout_s=1.0)
 
@@ -116,7 +125,9 @@ class GroupSender:
             "m": "true" if batch else "false",
         }
         code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
-        return Command(code, ext=ext, body=body, header_type=self._header)
+        command = Command(code, ext=ext, body=body, header_type=self._header)
+        self._sign(command)
+        return command
 
 
 async def steadily(

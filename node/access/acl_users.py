@@ -4,6 +4,7 @@
     password: a-secret
     userType: Normal                     Super: no policy restricts the user
     userStatus: enable                   disable: all requests are refused
+    owner: 5f2c81d0                      who manages the user, for example a resource of Kubernetes; it may be missing
     policies:
     - policyType: Custom                 Default: decides only if no policy of the type Custom does
       entries:
@@ -96,6 +97,8 @@ class AclUser:
     custom: tuple[Entry, ...] = ()
     default: tuple[Entry, ...] = ()
     quota: Quota = NO_QUOTA
+    owner: str = ""
+    """Who manages it, over HTTP (`node/http/users_api.py`); empty: no program. The admin tool keeps it."""
 
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> AclUser:
@@ -105,14 +108,14 @@ class AclUser:
             raise AclError("username is blank")
         if not password.strip():
             raise AclError(f"user {name!r}: password is blank")
-        user = cls(name, password).changed(fields)
+        user = cls(name, password, owner=text(fields, "owner")).changed(fields)
         for policy in objects(fields, "policies"):
             user = user.with_policy(text(policy, "policyType"), objects(policy, "entries"))
         return user
 
     def fields(self) -> dict[str, Any]:
         """The fields as they are stored."""
-        return self.described() | {"password": self.secret} | ({"policies": self.policies()} if self.policies() else {})
+        return self.managed() | {"password": self.secret}
 
     def described(self) -> dict[str, Any]:
         """The fields without secret and policies."""
@@ -122,6 +125,11 @@ class AclUser:
             "userStatus": "enable" if self.is_enabled else "disable",
             **self.quota.fields(),
         }
+
+    def managed(self) -> dict[str, Any]:
+        """The fields with owner and policies, without the secret."""
+        found = self.described() | ({"owner": self.owner} if self.owner else {})
+        return found | ({"policies": self.policies()} if self.policies() else {})
 
     def policies(self, resource: str = "") -> list[dict[str, Any]]:
         """The policies as in a request. `resource`: only entries whose resource contains this text."""

@@ -125,30 +125,37 @@ class Table(ABC):
 
 
 T = TypeVar("T", bound=Table)
+Handle = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def served(view: AdminView, work: Callable[[Broker, web.Request], Awaitable[web.Response]], *, changes: bool) -> Handle:
+    """The handler of a route of the broker: it reports errors as described above. `changes`: it changes something."""
+
+    async def handle(request: web.Request) -> web.Response:
+        broker = view.broker()
+        if broker is None:
+            return failed(503, view.absent())
+        try:
+            if changes:
+                _must_take_changes(broker)
+            return await work(broker, request)
+        except ApiError as error:
+            return failed(error.status, str(error), leader_of(broker), **error.more)
+        except FollowsError as error:
+            return failed(409, str(error), leader_of(broker))
+        except NotReplicatedError as error:
+            return failed(503, f"the outcome is unknown: {error}", leader_of(broker))
+        except OSError as error:
+            return failed(503, f"it is not on disk yet: {error}", leader_of(broker))
+
+    return handle
 
 
 def table_routes(kind: type[T], view: AdminView) -> list[web.RouteDef]:
     """The routes of one table."""
 
-    def route(work: Callable[[T, web.Request], Awaitable[web.Response]], *, changes: bool) -> Callable[..., Any]:
-        async def handle(request: web.Request) -> web.Response:
-            broker = view.broker()
-            if broker is None:
-                return failed(503, view.absent())
-            try:
-                if changes:
-                    _must_take_changes(broker)
-                return await work(kind(broker), request)
-            except ApiError as error:
-                return failed(error.status, str(error), leader_of(broker), **error.more)
-            except FollowsError as error:
-                return failed(409, str(error), leader_of(broker))
-            except NotReplicatedError as error:
-                return failed(503, f"the outcome is unknown: {error}", leader_of(broker))
-            except OSError as error:
-                return failed(503, f"it is not on disk yet: {error}", leader_of(broker))
-
-        return handle
+    def route(work: Callable[[T, web.Request], Awaitable[web.Response]], *, changes: bool) -> Handle:
+        return served(view, lambda broker, request: work(kind(broker), request), changes=changes)
 
     one = kind.path + "/{name}"
     return [

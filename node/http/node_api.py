@@ -11,7 +11,9 @@
 Only the leader knows how far a follower is behind: `peers`. `slaves` has RocketMQ's slaves of a broker without a group:
 those that are connected, and why others were refused (`Refusal`). `copy` has the state of a slave: its `state` is
 `following`, `copying` or a problem (`CopyProblem`), or `promoted`. `findings` are the problems that this process found
-in its files since its start, and what it did about them, also before the broker exists.
+in its files since its start, and what it did about them, also before the broker exists. `tls` has the fingerprints of
+the certificates in use: what clients are shown (`server`), what own connections trust (`client`), and what members of
+the group show each other and trust (`member`).
 """
 
 from __future__ import annotations
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
     from tallystick.node.broker.group.group_role import BrokerGroup
     from tallystick.node.core.configuration import Settings
+    from tallystick.node.core.settings import BrokerSettings
     from tallystick.node.core.starting import StartProgress
     from tallystick.node.nameserver.server import NameServer
+    from tallystick.node.tls.process import ProcessTls
     from tallystick.store.finding_log import FindingLog
 
 
@@ -62,7 +66,9 @@ class ProcessClock:
         }
 
 
-def nameserver_json(nameserver: NameServer | None, clock: ProcessClock, *, stopping: bool) -> dict[str, Any]:
+def nameserver_json(
+    nameserver: NameServer | None, clock: ProcessClock, tls: ProcessTls, *, stopping: bool
+) -> dict[str, Any]:
     """For a process that is only a name server."""
     phase = "stopping" if stopping else "starting" if nameserver is None else "ready"
     routes = None if nameserver is None else nameserver.routes
@@ -73,6 +79,8 @@ def nameserver_json(nameserver: NameServer | None, clock: ProcessClock, *, stopp
         "reason": None if phase == "ready" else phase,
         "brokers": 0 if routes is None else routes.address_count,
         "topics": 0 if routes is None else len(routes.topics()),
+        "access": None if nameserver is None else nameserver.access_json(),
+        "tls": tls.to_json(),
     }
 
 
@@ -82,6 +90,7 @@ def broker_json(
     start: StartProgress,
     clock: ProcessClock,
     findings: FindingLog,
+    tls: ProcessTls,
     *,
     stopping: bool,
 ) -> dict[str, Any]:
@@ -109,11 +118,17 @@ def broker_json(
         "timers": None if broker is None else broker.timers.to_json(),
         "scrub": None if broker is None else broker.store.scrub.to_json(),
         "access": None if broker is None or broker.access is None else broker.access.to_json(),
+        "tls": {**tls.to_json(), **_member_tls(mine, group)},
         "findings": findings.to_json(),
         "unrepaired": [] if group is None else _unrepaired(group),
         "recovered": None if group is None else _recovered(group),
         "lastError": "" if broker is None else _last_error(broker),
     }
+
+
+def _member_tls(settings: BrokerSettings, group: BrokerGroup | None) -> dict[str, Any]:
+    mode = settings.groupTlsMode.name if settings.groupTlsCa else "disabled"
+    return {"memberMode": mode, "member": None if group is None else group.member.tls_json()}
 
 
 def _phase(broker: Broker | None, start: StartProgress, stopping: bool) -> tuple[str, str | None]:

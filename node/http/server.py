@@ -50,6 +50,7 @@ from tallystick.node.http.promotion_api import promotion_routes
 from tallystick.node.http.settings_api import settings_routes
 from tallystick.node.http.store_files_api import StoreFilesApi
 from tallystick.node.http.topics_api import TopicsApi
+from tallystick.node.http.users_api import users_routes
 from tallystick.node.remoting.server import bind
 from tallystick.node.tls.process import ProcessTls
 from tallystick.node.tls.settings import TlsMode
@@ -127,6 +128,7 @@ def application(
         app.add_routes(migration_routes(admin, authenticated=tokens is not None))
         app.add_routes(table_routes(TopicsApi, admin))
         app.add_routes(table_routes(ConsumerGroupsApi, admin))
+        app.add_routes(users_routes(admin))
         StoreFilesApi(admin).add_to(app)
     return app
 

@@ -140,6 +140,18 @@ class NameServer:
         self._scan = self._account_look = None
         await asyncio.gather(self.server.stop(), self.external_server.stop())
 
+    def access_json(self) -> dict[str, Any] | None:
+        """For `GET /node`: the accounts in use, without secrets; None: requests are not checked."""
+        if self.access is None or self.accounts is None:
+            return None
+        acl = self.accounts.acl
+        return {
+            "accounts": len(acl.accounts),
+            "version": dict(acl.version or {}),
+            "denied": dict(self.access.denied),
+            "problem": self.accounts.problem,
+        }
+
     def expire(self) -> None:
         """Forget brokers that were silent for `brokerExpirySeconds`, and close their connections."""
         for owner in self.routes.expire(self._now_ms(), self.settings.brokerExpirySeconds * 1000):

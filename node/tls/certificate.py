@@ -11,14 +11,16 @@ import ssl
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from tallystick.node.tls.self_signed import load_self_signed
 from tallystick.node.tls.settings import ClientAuth, TlsMode, TlsSettings
 from tallystick.replication.transport.certificates import (
     Loaded,
+    Presented,
     ReloadedFiles,
     TlsError,
-    expiry_s,
+    described,
     load_authorities,
     load_chain,
 )
@@ -38,7 +40,7 @@ class ServerCertificate:
     def __init__(self, settings: TlsSettings) -> None:
         """SettingsError: the files cannot be used."""
         self._settings = settings
-        self._files: ReloadedFiles[tuple[ssl.SSLContext, float]] | None = None
+        self._files: ReloadedFiles[tuple[ssl.SSLContext, Presented]] | None = None
         self._made: ssl.SSLContext | None = None
         self._problem = ""
         if settings.server_certPath and not settings.is_test_mode:
@@ -67,7 +69,7 @@ class ServerCertificate:
     def refresh(self) -> None:
         """Uses changed files. Call it regularly."""
         if self._files is not None and self._files.refresh():
-            days = (self._files.loaded[1] * 1000 - wall_ms()) / 86_400_000
+            days = (self._files.loaded[1].expires_s * 1000 - wall_ms()) / 86_400_000
             _logger.warning(
                 "the changed certificate %s is in use: %.0f days left", self._settings.server_certPath, days
             )
@@ -75,12 +77,19 @@ class ServerCertificate:
     @property
     def expires_s(self) -> float | None:
         """When the certificate ends, in seconds since 1970; None: it was not read from a file."""
-        return None if self._files is None else self._files.loaded[1]
+        return None if self._files is None else self._files.loaded[1].expires_s
 
     @property
     def problem(self) -> str:
         """Why the present files are not in use; empty if they are."""
         return "" if self._files is None else self._files.last_error
+
+    def to_json(self) -> dict[str, Any] | None:
+        """What is in use: see `described`. None: no certificate was read from a file."""
+        if self._files is None:
+            return None
+        context, presented = self._files.loaded
+        return described(presented, context) | {"problem": self.problem}
 
     def _make(self) -> None:
         """The certificate of the test mode. Once: where it is not possible, each stranger could have it tried again."""
@@ -101,16 +110,17 @@ class ServerCertificate:
             files.append(settings.server_trustCertPath)
         return [Path(file).expanduser() for file in files]
 
-    def _load(self) -> tuple[ssl.SSLContext, float]:
+    def _load(self) -> tuple[ssl.SSLContext, Presented]:
         settings = self._settings
         certificate, key, *authorities = self._paths()
+        presented = Presented.read(certificate)
         context = _server_context()
         load_chain(context, certificate, key, settings.server_keyPassword)
         for path in authorities:
             load_authorities(context, path)
             is_required = settings.server_need_client_auth is ClientAuth.require
             context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
-        return context, expiry_s(certificate)
+        return context, presented
 
 
 class ClientCertificate:
@@ -129,6 +139,10 @@ class ClientCertificate:
         """Uses changed files. Call it regularly."""
         if self._files.refresh():
             _logger.warning("the changed certificate for own connections is in use")
+
+    def to_json(self) -> dict[str, Any]:
+        """What is in use: see `described`."""
+        return described(None, self._files.loaded) | {"problem": self._files.last_error}
 
     def _paths(self) -> list[Path]:
         settings = self._settings

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from tallystick.node.tls.certificate import ClientCertificate, ServerCertificate
 from tallystick.node.tls.first_byte import PortTls
@@ -42,6 +43,14 @@ class ProcessTls:
     def client_context(self) -> ssl.SSLContext | None:
         """For a new connection to another server; None: it does not use TLS."""
         return None if self._client is None else self._client.context()
+
+    def to_json(self) -> dict[str, Any]:
+        """For `GET /node`: the certificates in use. An operator compares their fingerprints with those of the files."""
+        return {
+            "mode": self.settings.server_mode.name,
+            "server": self.certificate.to_json(),
+            "client": None if self._client is None else self._client.to_json(),
+        }
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:

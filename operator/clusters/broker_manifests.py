@@ -14,6 +14,12 @@ from typing import Any
 from tallystick.operator.clusters.cluster_manifests import broker_toml, names_of, owner_of, pod_spec
 from tallystick.operator.clusters.pod_template import spread
 from tallystick.operator.clusters.recovery_source import Restore
+from tallystick.operator.clusters.security_manifests import (
+    add_files,
+    member_variables,
+    stage_annotation,
+    tls_variables,
+)
 from tallystick.operator.clusters.spec import MAX_MEMBERS, Cluster, External
 from tallystick.operator.core.kube import BROKER_NODES, CLAIMS, SERVICES, STATEFUL_SETS, Json
 from tallystick.operator.core.manifests import (
@@ -38,6 +44,7 @@ from tallystick.operator.core.names import (
     TEMPLATE,
     VIP,
 )
+from tallystick.operator.security.spec import Stage
 
 LINGER_SECONDS = 35
 """A stopping broker forwards requests until clients have updated their routes, every 30 s, so that no send fails in a
@@ -70,6 +77,9 @@ class MemberPlan:
     """RocketMQ's brokerName, taken over from this master; empty: the name of the group."""
     follows: bool = False
     """A new group follows the master with this name, and serves no clients before it takes its place."""
+    tls: Stage = Stage.OFF
+    tls_secret: str = ""
+    """Secret with the files of TLS; empty: that of the member."""
 
 
 def broker_node(cluster: Cluster, group: int, member: int) -> Json:
@@ -166,7 +176,8 @@ def stateful_set(cluster: Cluster, plan: MemberPlan, node_uid: str, replicas: in
     if plan.restore is not None:
         pod["initContainers"] = [plan.restore.container]
         pod["volumes"] = [*pod["volumes"], *plan.restore.volumes]
-    metadata = cluster.spec.placement.template.metadata(labels, {TEMPLATE: template_digest(cluster, plan)})
+    own = {TEMPLATE: template_digest(cluster, plan)} | stage_annotation(plan.tls)
+    metadata = cluster.spec.placement.template.metadata(labels, own)
     template = {"metadata": metadata, "spec": pod}
     content = {
         "spec": {
@@ -213,6 +224,7 @@ def _pod(cluster: Cluster, plan: MemberPlan, *, first_start: bool) -> Json:
     }
     if plan.external:
         variables["TALLY_EXTERNALADDRESS"] = plan.external
+    variables |= tls_variables(plan.tls, spec.security) | member_variables(plan.tls, own_files=not plan.tls_secret)
     variables |= {f"TALLY_{key.upper()}": value for key, value in sorted(spec.config.items())}
     if first_start:
         variables["TALLY_GROUPBOOTSTRAP"] = "true"
@@ -255,6 +267,7 @@ def _pod(cluster: Cluster, plan: MemberPlan, *, first_start: bool) -> Json:
         {"name": "admin", "secret": {"secretName": names.admin(cluster.uid)}},
         {"name": "reader", "secret": {"secretName": names.reader(cluster.uid)}},
     ]
+    add_files(container, volumes, spec.security, plan.tls, plan.tls_secret or names.tls(name), names.access)
     pod = pod_spec(spec, spec.placement, names.account, container, volumes)
     pod["affinity"] = spec.placement.affinity or apart(group_selector)
     pod["terminationGracePeriodSeconds"] = GRACE_SECONDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 
+from tallystick.operator.clusters.security_manifests import access_settings
 from tallystick.operator.clusters.spec import Cluster, ClusterSpec, External, Placement
 from tallystick.operator.core.kube import (
     CLUSTERS,
@@ -55,6 +56,7 @@ def broker_toml(cluster: Cluster) -> str:
         f"autoCreateTopicEnable = {str(spec.auto_create_topics).lower()}",
         f'namesrvAddr = "{servers}"',
         *outside,
+        *access_settings(spec.security),
         "",
         "[store]",
         "enableDLegerCommitLog = true",
@@ -74,6 +76,13 @@ def config_map(cluster: Cluster) -> Json:
     names = names_of(cluster)
     content = {"data": {"broker.toml": broker_toml(cluster)}}
     return manifest(CONFIG_MAPS, cluster.namespace, names.config, names.labels(), content, owner=owner_of(cluster))
+
+
+def authorities(cluster: Cluster, trusted: bytes) -> Json:
+    """Returns the ConfigMap with the authorities that clients need to verify the cluster."""
+    names = names_of(cluster)
+    content = {"data": {"ca.crt": trusted.decode("ascii", "replace")}}
+    return manifest(CONFIG_MAPS, cluster.namespace, names.authority, names.labels(), content, owner=owner_of(cluster))
 
 
 def service_account(cluster: Cluster) -> Json:

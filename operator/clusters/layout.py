@@ -74,9 +74,14 @@ def shared_manifests(cluster: Cluster, observed: Observed) -> list[Json]:
         cluster_manifests.config_map(cluster),
         *name_server_manifests.name_server_services(cluster),
         name_server_manifests.name_server_set(
-            cluster, image_of(observed, cluster.spec.image), name_server_replicas(cluster, observed)
+            cluster,
+            image_of(observed, cluster.spec.image),
+            name_server_replicas(cluster, observed),
+            observed.tls,
         ),
     ]
+    if observed.security.trusted:
+        found.append(cluster_manifests.authorities(cluster, observed.security.trusted))
     if cluster.spec.disruption_budget:
         found.append(cluster_manifests.name_server_budget(cluster))
         found += [
@@ -189,6 +194,8 @@ def plan_of(cluster: Cluster, observed: Observed, group: Group, member: Member) 
         adoption.mark_of(cluster, observed, group),
         adoption.name_of(cluster, observed, group),
         adoption.follows(cluster, observed, group),
+        observed.tls.stage,
+        observed.tls.secret,
     )
 
 

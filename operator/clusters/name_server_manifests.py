@@ -6,16 +6,26 @@ The operator updates them one at a time (`name_servers.py`). Their only state is
 from __future__ import annotations
 
 from tallystick.operator.clusters.cluster_manifests import TOKEN_KEY, names_of, owner_of, pod_spec
+from tallystick.operator.clusters.observed import TlsView
 from tallystick.operator.clusters.pod_template import spread
+from tallystick.operator.clusters.security_manifests import (
+    ACCESS_FOLDER,
+    ACCOUNTS,
+    add_files,
+    stage_annotation,
+    tls_variables,
+)
 from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.core.kube import SERVICES, STATEFUL_SETS, Json
 from tallystick.operator.core.manifests import apart, container_security, digest, environment, manifest, port, probe
 from tallystick.operator.core.names import HTTP, NAME_SERVER, NAME_SERVER_OUTSIDE, TEMPLATE
+from tallystick.operator.security.spec import Stage
 
 SETTLED_SECONDS = 35
 """minReadySeconds: brokers register every 30 s, so a new name server knows all brokers before the next restart."""
 
 _TOKEN_FOLDER = "/etc/tallystick-admin"
+NO_TLS = TlsView()
 
 
 def name_server_services(cluster: Cluster) -> list[Json]:
@@ -54,7 +64,7 @@ def name_server_services(cluster: Cluster) -> list[Json]:
     return services
 
 
-def name_server_set(cluster: Cluster, image: str, replicas: int) -> Json:
+def name_server_set(cluster: Cluster, image: str, replicas: int, tls: TlsView = NO_TLS) -> Json:
     """Returns the StatefulSet. `image`: see `name_servers.image_of`. `replicas`: none while the cluster hibernates."""
     names, spec = names_of(cluster), cluster.spec
     placement = spec.name_server_placement
@@ -91,10 +101,7 @@ def name_server_set(cluster: Cluster, image: str, replicas: int) -> Json:
     if placement.resources:
         container["resources"] = placement.resources
     volumes: list[Json] = []
-    if spec.adopt is not None:  # the operator asks it about the cluster that is adopted
-        container["env"] += environment({"TALLY_HTTP_ADMINTOKENFILE": f"{_TOKEN_FOLDER}/{TOKEN_KEY}"})
-        container["volumeMounts"].append({"name": "admin", "mountPath": _TOKEN_FOLDER, "readOnly": True})
-        volumes.append({"name": "admin", "secret": {"secretName": names.admin(cluster.uid)}})
+    _add_security(cluster, container, volumes, tls)
     pod = pod_spec(spec, placement, names.account, container, volumes)
     pod["affinity"] = placement.affinity or apart(names.name_server_selector())
     pod["terminationGracePeriodSeconds"] = 30
@@ -102,7 +109,10 @@ def name_server_set(cluster: Cluster, image: str, replicas: int) -> Json:
         pod["topologySpreadConstraints"] = constraints
     placement.template.apply(pod, container)
     added = [dict(placement.template.labels), dict(placement.template.annotations)]
+    if tls.stage is not Stage.OFF:  # a pod of each stage is known by its template, also if nothing else differs
+        added.append(stage_annotation(tls.stage))
     labels, version = names.labels("nameserver"), digest([pod, added] if any(added) else pod)
+    own = {TEMPLATE: version} | stage_annotation(tls.stage)
     content = {
         "spec": {
             "replicas": replicas,
@@ -111,7 +121,24 @@ def name_server_set(cluster: Cluster, image: str, replicas: int) -> Json:
             "minReadySeconds": SETTLED_SECONDS,
             "updateStrategy": {"type": "OnDelete"},
             "selector": {"matchLabels": names.name_server_selector()},
-            "template": {"metadata": placement.template.metadata(labels, {TEMPLATE: version}), "spec": pod},
+            "template": {"metadata": placement.template.metadata(labels, own), "spec": pod},
         }
     }
     return manifest(STATEFUL_SETS, cluster.namespace, names.name_server, labels, content, owner=owner_of(cluster))
+
+
+def _add_security(cluster: Cluster, container: Json, volumes: list[Json], tls: TlsView) -> None:
+    """Adds variables and files of access control, TLS, and of the HTTP port."""
+    names, spec = names_of(cluster), cluster.spec
+    if spec.security.access_control:
+        container["env"] += environment(
+            {"TALLY_NAMESERVER_ACLENABLE": "true", "TALLY_NAMESERVER_ACLFILE": f"{ACCESS_FOLDER}/{ACCOUNTS}"}
+        )
+    container["env"] += environment(tls_variables(tls.stage, spec.security))
+    secret = tls.secret or names.tls(names.name_server)
+    add_files(container, volumes, spec.security, tls.stage, secret, names.access)
+    if spec.adopt is not None or spec.security.access_control or tls.stage is not Stage.OFF:
+        # The operator asks it about the cluster that is adopted, and which accounts and certificates it uses.
+        container["env"] += environment({"TALLY_HTTP_ADMINTOKENFILE": f"{_TOKEN_FOLDER}/{TOKEN_KEY}"})
+        container["volumeMounts"].append({"name": "admin", "mountPath": _TOKEN_FOLDER, "readOnly": True})
+        volumes.append({"name": "admin", "secret": {"secretName": names.admin(cluster.uid)}})

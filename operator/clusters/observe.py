@@ -12,7 +12,9 @@ from tallystick.operator.clusters.adoption_source import Survey, Unanswered, sur
 from tallystick.operator.clusters.reading import Objects, objects_of, running_members
 from tallystick.operator.clusters.recovery import FIRST, told_before
 from tallystick.operator.clusters.recovery_source import SOURCE_MISSING, Problem, Source, find_source
+from tallystick.operator.clusters.security import Secrets, read_secrets
 from tallystick.operator.clusters.spec import Cluster
+from tallystick.operator.clusters.tls_stage import tls_view
 from tallystick.operator.core import kube
 from tallystick.operator.core.context import Context
 from tallystick.operator.core.kube import Json, Resource
@@ -42,6 +44,8 @@ class Sight:
     """Bodies of GET /node of members of groups that follow a RocketMQ master."""
     plan: AdoptionPlan | Problem | None = None
     """Which group takes the place of which master; None: none does, or all have begun, and the status has it."""
+    secrets: Secrets = field(default_factory=Secrets)
+    """Those of TLS."""
 
 
 async def look(context: Context, cluster: Cluster, body: Json) -> Sight:
@@ -58,6 +62,7 @@ async def look(context: Context, cluster: Cluster, body: Json) -> Sight:
         for resource, found in zip(KINDS, lists, strict=True)
     }
     objects = objects_of(cluster, body, by_kind)
+    secrets = await read_secrets(context, cluster, objects, tls_view(cluster, objects))
     members = running_members(cluster, objects)
     asked = [
         context.nodes.ask(
@@ -68,7 +73,12 @@ async def look(context: Context, cluster: Cluster, body: Json) -> Sight:
     answers = dict(zip(members, await every(asked), strict=True))
     source = await _source(context, cluster, objects)
     return Sight(
-        objects, answers, source, await _copies(context, cluster, objects), await _plan(context, cluster, objects)
+        objects,
+        answers,
+        source,
+        await _copies(context, cluster, objects),
+        await _plan(context, cluster, objects),
+        secrets,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from tallystick.operator.clusters.adoption_plan import AdoptionPlan
 from tallystick.operator.clusters.recovery_source import Problem, Restore, Source
 from tallystick.operator.core.pods import Pod
+from tallystick.operator.security.spec import Stage
 
 HEARD_SECONDS = 3.0
 """A peer that has answered no heartbeat of its leader for so long counts as disconnected."""
@@ -268,6 +269,55 @@ class NameServers:
 
 
 @dataclass(frozen=True, slots=True)
+class TlsView:
+    """How the pods of a cluster use TLS (`security/spec.py`)."""
+
+    stage: Stage = Stage.OFF
+    """The stage that all pods get now."""
+    target: Stage = Stage.OFF
+    """The stage that they get in the end."""
+    secret: str = ""
+    """Secret with the certificate of all processes; empty: the operator issues them."""
+    reached: bool = True
+    """Whether all pods have the stage that they get in the end."""
+    access_control: bool = False
+    """Whether all pods of brokers and name servers were created with access control."""
+
+    @property
+    def active(self) -> bool:
+        """Whether a pod has files of TLS, or will have them."""
+        return self.stage is not Stage.OFF or self.target is not Stage.OFF or not self.reached
+
+
+@dataclass(frozen=True, slots=True)
+class SecurityView:
+    """The certificates of a cluster. Times are seconds since 1970."""
+
+    problem: str = ""
+    """Why they cannot be issued or used; empty: they can."""
+    reason: str = ""
+    """Machine-readable reason of the problem."""
+    phase: str = ""
+    """Phase of the rotation of the operator's authority; empty: it has none."""
+    waits: str = ""
+    """What the rotation, or the use of new certificates, waits for."""
+    ends: float | None = None
+    """When the first certificate ends."""
+    authority_ends: float | None = None
+    authority: str = ""
+    """Fingerprint of the authority that issues."""
+    trusted: bytes = b""
+    """Authorities that clients need, as PEM."""
+    old_until: float | None = None
+    """Clients that trust only the previous authority are served until then."""
+
+    @property
+    def moves(self) -> bool:
+        """Whether something is in progress that no event reports."""
+        return bool(self.waits or self.problem or self.phase in ("Trusting", "Issuing"))
+
+
+@dataclass(frozen=True, slots=True)
 class Underway:
     """The disruptive step in the status, written before it was carried out."""
 
@@ -303,6 +353,8 @@ class Observed:
     """Status of the condition `Adopted` in the previous status; empty: there was none. `True` is final."""
     rows: Mapping[int, AdoptionRow] = field(default_factory=dict)
     """What is recorded about the switch of each group, by its number."""
+    tls: TlsView = field(default_factory=TlsView)
+    security: SecurityView = field(default_factory=SecurityView)
 
     @property
     def members(self) -> Iterator[Member]:

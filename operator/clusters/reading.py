@@ -28,6 +28,7 @@ from tallystick.operator.clusters.recovery import hindrance, told_before
 from tallystick.operator.clusters.recovery_source import Problem, Source, restore_of
 from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.clusters.status import DISRUPTIVE, HELD
+from tallystick.operator.clusters.tls_stage import tls_view
 from tallystick.operator.core.kube import Json
 from tallystick.operator.core.names import (
     ADOPTED,
@@ -168,6 +169,7 @@ def read(
         hindrance=hindered,
         plan=plan,
         adopted_before=adopted,
+        tls=tls_view(cluster, objects),
         rows={**adoption_status.rows_of(objects.cluster.get("status") or {}), **(rows or {})},
     )
 

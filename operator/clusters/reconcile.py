@@ -13,7 +13,6 @@ status and to an event, and leaves the rest of the status as it was.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tallystick.operator.clusters import adoption_status
@@ -22,10 +21,12 @@ from tallystick.operator.clusters.decide import Action, Decision, Hold, Step, de
 from tallystick.operator.clusters.layout import Layout, layout, wanted_of
 from tallystick.operator.clusters.name_servers import next_restart
 from tallystick.operator.clusters.observe import Sight, look
-from tallystick.operator.clusters.observed import AdoptionRow, Observed
+from tallystick.operator.clusters.observed import AdoptionRow, Observed, SecurityView
 from tallystick.operator.clusters.quorum import blind
 from tallystick.operator.clusters.reading import read
 from tallystick.operator.clusters.recovery import recovery_events
+from tallystick.operator.clusters.security import keep_secrets
+from tallystick.operator.clusters.security_status import security_events
 from tallystick.operator.clusters.spec import Cluster, SpecError
 from tallystick.operator.clusters.status import (
     cluster_status,
@@ -109,15 +110,17 @@ class ClusterReconciler:
         for _ in range(ROUNDS):
             sight = await look(self._context, cluster, body)
             observed = self._read(cluster, sight, memory, Outcome())
-            plan = layout(cluster, observed)
+            security, issued = await keep_secrets(self._context, cluster, sight.objects, observed, sight.secrets)
+            observed = replace(observed, security=security)
+            plan = _permitted(layout(cluster, observed), security)
             outcome = await self._writer.write(cluster, sight.objects, plan)
             changed = await self._clear_marks(cluster, sight, observed)
-            if not outcome.written and not changed:
+            if not (outcome.written or changed or issued):
                 break
         if any(each.exists and not each.ready for each in observed.members):
             refusals = await self._writer.ensure_secrets(cluster, awaited=True) or refusals
         outcome.refusals += [*refusals, *([memory.name_server_blocked] if memory.name_server_blocked else [])]
-        observed = self._read(cluster, sight, memory, outcome)
+        observed = replace(self._read(cluster, sight, memory, outcome), security=security)
         await self._tell_refusals(cluster, body, observed, memory)
         self._count_stuck(cluster, observed, memory)
         decision = decide(observed, wanted_of(cluster, plan))
@@ -127,10 +130,10 @@ class ClusterReconciler:
             await self._restart_name_server(cluster, sight, observed, memory)
             moving = sight.objects.cluster["status"]["phase"] in ("Creating", "Updating", "Scaling", "Hibernating")
             resync = self._context.settings.resync_seconds
-            if observed.hindrance is not None or plan.adopting:
+            if observed.hindrance is not None or plan.adopting or security.moves:
                 return min(HINDERED_SECONDS, resync)
             return MOVING_SECONDS if moving else resync
-        await self._step(cluster, body, decision.step, observed.rows, memory)
+        await self._step(cluster, body, decision.step, observed, memory)
         return STEPPED_SECONDS if not memory.blocked else MOVING_SECONDS
 
     def _read(self, cluster: Cluster, sight: Sight, memory: _Memory, outcome: Outcome) -> Observed:
@@ -169,13 +172,14 @@ class ClusterReconciler:
                 changed = True
         return changed
 
-    async def _step(
-        self, cluster: Cluster, body: Json, step: Step, rows: Mapping[int, AdoptionRow], memory: _Memory
-    ) -> None:
-        """Carries out a step if it is still the next one. `rows`: what was recorded before this step was."""
+    async def _step(self, cluster: Cluster, body: Json, step: Step, before: Observed, memory: _Memory) -> None:
+        """Carries out a step if it is still the next one. `before`: what it was decided from, with what was recorded
+        before this step was."""
+        rows, security = before.rows, before.security
         sight = await look(self._context, cluster, body)
         observed = self._read(cluster, sight, memory, Outcome())
-        again = decide(replace(observed, rows=rows), wanted_of(cluster, layout(cluster, observed))).step
+        plan = _permitted(layout(cluster, observed), security)
+        again = decide(replace(observed, rows=rows), wanted_of(cluster, plan)).step
         if again is None or (again.action, again.group, again.member, again.uid) != (
             *(step.action, step.group, step.member, step.uid),
         ):
@@ -274,6 +278,7 @@ class ClusterReconciler:
         told += fence_warnings(cluster, observed)
         all_told = [(*each, True) for each in told] + recovery_events(cluster, observed)
         all_told += adoption_status.adoption_events(cluster, observed)
+        all_told += security_events(observed)
         for reason, message, warning in all_told:
             if (reason, message) not in memory.told:
                 await self._context.events.post(Reference.to(body), reason, message, warning=warning)
@@ -313,4 +318,14 @@ class ClusterReconciler:
     def _forget(self, key: Key) -> None:
         self._memory.pop((key.namespace, key.name), None)
         self._writer.forget(key.namespace, key.name)
+        self._context.trust.forget(key.namespace, key.name)
         self._context.metrics.forgot_cluster(key.namespace, key.name)
+
+
+def _permitted(plan: Layout, security: SecurityView) -> Layout:
+    """Returns the layout without StatefulSets and their templates, if the Secrets that pods mount cannot be used: a
+    restarted pod would wait for them."""
+    if not security.problem:
+        return plan
+    kept = tuple(each for each in plan.manifests if each["kind"] != "StatefulSet")
+    return replace(plan, manifests=kept, templates={}, waits=((*plan.waits, ("Secrets", security.problem))))

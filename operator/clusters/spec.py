@@ -16,7 +16,8 @@ from tallystick.operator.clusters.pod_template import PodTemplate, PodTemplateEr
 from tallystick.operator.clusters.recovery_source import RecoverySpec
 from tallystick.operator.core.backup_place import BackupPlaceError
 from tallystick.operator.core.kube import Json
-from tallystick.operator.core.names import PAUSED, fenced_of, hibernation_of, is_set
+from tallystick.operator.core.names import PAUSED, ROTATE, fenced_of, hibernation_of, is_set
+from tallystick.operator.security.spec import SecuritySpec, SecuritySpecError
 
 E = TypeVar("E", bound=Enum)
 
@@ -49,6 +50,10 @@ OWN_SETTINGS = frozenset(
     }
 )
 """Settings that the operator manages, in lower case. The CEL rules of spec.config contain the same settings."""
+
+
+SECURITY_SETTINGS = frozenset({"aclenable", "aclfile", "aclcredentialsfile", "aclkeyfile", "grouptlsmode", "tlsmode"})
+"""Settings that the operator manages if the cluster has spec.security, in lower case."""
 
 
 class SpecError(ValueError):
@@ -160,6 +165,7 @@ class ClusterSpec:
     """The backups from which a new cluster starts; None: it starts empty."""
     adopt: AdoptSpec | None = None
     """The RocketMQ cluster whose place a new cluster takes; None: it takes no place."""
+    security: SecuritySpec = field(default_factory=SecuritySpec)
 
     @classmethod
     def parse(cls, spec: Mapping[str, Any], default_image: str) -> ClusterSpec:
@@ -196,6 +202,7 @@ class ClusterSpec:
             clients_from=tuple(policy.get("clientsFrom") or ()),
             recovery=_recovery(spec.get("bootstrap") or {}),
             adopt=_adopt(spec),
+            security=_security(spec),
         )
 
 
@@ -213,6 +220,8 @@ class Cluster:
     """Names of the members that a user fenced; `*`: all of them."""
     hibernation: str = ""
     """Value of the annotation, in lower case: `on`, `off`, or a value that the status reports as invalid."""
+    rotation: str = ""
+    """Value of the annotation `tallystick.dev/rotate`: another one asks for another authority."""
 
     @property
     def hibernating(self) -> bool:
@@ -232,6 +241,7 @@ class Cluster:
             spec=ClusterSpec.parse(body.get("spec") or {}, default_image),
             fenced=fenced_of(metadata),
             hibernation=hibernation_of(metadata),
+            rotation=str((metadata.get("annotations") or {}).get(ROTATE) or ""),
         )
 
 
@@ -266,6 +276,22 @@ def _adopt(spec: Mapping[str, Any]) -> AdoptSpec | None:
         raise SpecError(field, reason) from error
     if found is not None and (spec.get("bootstrap") or {}).get("recovery"):
         raise SpecError("spec.adoptFrom", "cannot be used together with spec.bootstrap: a cluster starts once")
+    return found
+
+
+def _security(spec: Mapping[str, Any]) -> SecuritySpec:
+    try:
+        found = SecuritySpec.parse(spec)
+    except SecuritySpecError as error:
+        field, _, reason = str(error).partition(": ")
+        raise SpecError(field, reason) from error
+    own = sorted(key for key in spec.get("config") or {} if key.lower() in SECURITY_SETTINGS)
+    if own and found != SecuritySpec():
+        raise SpecError("spec.config", f"{', '.join(own)}: managed by the operator because spec.security is set")
+    if spec.get("adoptFrom") and found != SecuritySpec():
+        raise SpecError(
+            "spec.security", "cannot be used together with spec.adoptFrom: remove spec.adoptFrom after the switch"
+        )
     return found
 
 

@@ -14,6 +14,7 @@ from tallystick.operator.clusters.name_servers import is_updating
 from tallystick.operator.clusters.observed import Group, Member, Observed, Underway
 from tallystick.operator.clusters.quorum import blind, majority, sound, voters_of
 from tallystick.operator.clusters.recovery import recovered_condition
+from tallystick.operator.clusters.security_status import security_condition, security_status
 from tallystick.operator.clusters.spec import Cluster, External
 from tallystick.operator.clusters.stopping import (
     Stop,
@@ -68,6 +69,8 @@ def cluster_status(
     }
     if observed.name_servers.external:
         status["nameServers"]["externalAddress"] = observed.name_servers.external
+    if security := security_status(cluster, observed):
+        status["security"] = security
     step = decision.step
     switched = step.group if step is not None and step.action is Action.SWITCH else None
     if told := adoption_status.adoption_status(cluster, observed, before, switched):
@@ -289,6 +292,7 @@ def _findings(cluster: Cluster, observed: Observed, layout: Layout, decision: De
         _operators(observed),
         fenced_condition(cluster, observed),
         hibernated_condition(cluster, observed),
+        security_condition(cluster, observed),
         *(each for each in optional if each is not None),
     ]
 

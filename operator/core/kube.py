@@ -77,6 +77,7 @@ CLUSTERS = Resource(f"apis/{GROUP}/{VERSION}", "brokerclusters", "BrokerCluster"
 BROKER_NODES = Resource(f"apis/{GROUP}/{VERSION}", "brokernodes", "BrokerNode")
 TOPICS = Resource(f"apis/{GROUP}/{VERSION}", "topics", "Topic")
 CONSUMER_GROUPS = Resource(f"apis/{GROUP}/{VERSION}", "consumergroups", "ConsumerGroup")
+USERS = Resource(f"apis/{GROUP}/{VERSION}", "users", "User")
 STORE_JOBS = Resource(f"apis/{GROUP}/{VERSION}", "storejobs", "StoreJob")
 BACKUPS = Resource(f"apis/{GROUP}/{VERSION}", "backups", "Backup")
 SCHEDULED_BACKUPS = Resource(f"apis/{GROUP}/{VERSION}", "scheduledbackups", "ScheduledBackup")
@@ -84,7 +85,7 @@ JOBS = Resource("apis/batch/v1", "jobs", "Job")
 
 RESOURCES = (
     *(PODS, SERVICES, CLAIMS, CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS, EVENTS, STATEFUL_SETS, DISRUPTION_BUDGETS),
-    *(NETWORK_POLICIES, LEASES, CLUSTERS, BROKER_NODES, TOPICS, CONSUMER_GROUPS, STORE_JOBS),
+    *(NETWORK_POLICIES, LEASES, CLUSTERS, BROKER_NODES, TOPICS, CONSUMER_GROUPS, USERS, STORE_JOBS),
     *(BACKUPS, SCHEDULED_BACKUPS, JOBS),
 )
 BY_KIND: Mapping[str, Resource] = {resource.kind: resource for resource in RESOURCES}

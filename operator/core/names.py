@@ -38,6 +38,11 @@ ADOPTED = f"{GROUP}/adopted"
 """Of a claim: UID of the cluster for which the log of a RocketMQ master is, or was, copied into its group."""
 BROKER_NAME = f"{GROUP}/broker-name"
 """Of a claim: the name that its group took over from this master."""
+ROTATE = f"{GROUP}/rotate"
+"""Of a BrokerCluster or a User: a user changes it to any other text to ask for another authority or password. Of a
+Secret: the last such request that was carried out."""
+TLS_STAGE = f"{GROUP}/tls-stage"
+"""Of a pod and its template: how it uses TLS (`security/spec.py`)."""
 TEMPLATE = f"{GROUP}/template"
 APPLIED = f"{GROUP}/applied"
 
@@ -79,6 +84,25 @@ class Names:
     def reader(self, uid: str) -> str:
         """Returns the Secret with the token with which jobs read files of stores over HTTP."""
         return f"{self.cluster}-reader-{suffix(uid)}"
+
+    @property
+    def authority(self) -> str:
+        """Secret with the authority that issues the certificates of the cluster, and its key."""
+        return f"{self.cluster}-ca"
+
+    @property
+    def access(self) -> str:
+        """Secret with the accounts, for brokers and name servers."""
+        return f"{self.cluster}-access"
+
+    @property
+    def superuser(self) -> str:
+        """Secret with name and password of the user who may do everything."""
+        return f"{self.cluster}-superuser"
+
+    def tls(self, node: str) -> str:
+        """Returns the Secret with the certificate of a member, or of the name servers."""
+        return f"{node}-tls"
 
     @property
     def account(self) -> str:

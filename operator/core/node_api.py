@@ -7,6 +7,7 @@ Every member answers reads. Only the leader of a group accepts changes; other me
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +75,50 @@ class UnauthorizedError(NodeRefusedError):
     pass
 
 
+class Trust:
+    """Which nodes serve TLS, and how their certificates are verified. The reconciler of clusters keeps it."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[bytes, ssl.SSLContext | None, frozenset[str]]] = {}
+
+    def set(self, namespace: str, cluster: str, authorities: bytes, nodes: frozenset[str]) -> None:
+        """`authorities`: certificates as PEM, maybe none; `nodes`: the names of the nodes that serve TLS."""
+        before = self._known.get((namespace, cluster))
+        context = before[1] if before is not None and before[0] == authorities else _verifying(authorities)
+        self._known[namespace, cluster] = authorities, context, nodes
+
+    def forget(self, namespace: str, cluster: str) -> None:
+        """Forgets a deleted cluster."""
+        self._known.pop((namespace, cluster), None)
+
+    def context(self, node: NodeName | NameServerName) -> ssl.SSLContext | None:
+        """Returns the context of a connection to a node; None: without TLS.
+
+        UnreachableError: whether it serves TLS is unknown, or its authority is. The token is not sent then.
+        """
+        known = self._known.get((node.namespace, node.cluster))
+        if known is None:
+            raise UnreachableError(f"{node}: the cluster was not observed yet")
+        _, context, nodes = known
+        if str(node) not in nodes:
+            return None
+        if context is None:
+            raise UnreachableError(f"{node}: the authority of its certificate is unknown")
+        return context
+
+
+def _verifying(authorities: bytes) -> ssl.SSLContext | None:
+    if not authorities.strip():
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_verify_locations(cadata=authorities.decode("ascii"))
+    except (ssl.SSLError, UnicodeError, ValueError):
+        return None
+    return context
+
+
 def node_session() -> aiohttp.ClientSession:
     """Returns a session with a new connection for each request.
 
@@ -85,7 +130,15 @@ def node_session() -> aiohttp.ClientSession:
 class NodeApi:
     """Sends requests to nodes. `token(namespace, cluster)` returns the token of a cluster."""
 
-    def __init__(self, session: aiohttp.ClientSession, url_template: str, token: Callable[[str, str], str]) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        url_template: str,
+        token: Callable[[str, str], str],
+        trust: Trust | None = None,
+    ) -> None:
+        """`trust` None: no node serves TLS."""
+        self._trust = trust
         self._session = session
         self._url_template = url_template
         self._token = token
@@ -102,13 +155,21 @@ class NodeApi:
     ) -> Any:
         """Returns the JSON of the response, None for an empty one. It may raise any NodeError."""
         base = self._url_template.format(node=node, namespace=node.namespace)
+        context = None if self._trust is None else self._trust.context(node)
+        if context is not None:
+            base = "https:" + base.removeprefix("http:")
         headers = {"Authorization": f"Bearer {self._token(node.namespace, node.cluster)}"}
         data = None if body is None else orjson.dumps(body)
         if data is not None:
             headers["Content-Type"] = "application/json"
         try:
             async with self._session.request(
-                method, base + path, data=data, headers=headers, timeout=aiohttp.ClientTimeout(timeout_seconds)
+                method,
+                base + path,
+                data=data,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(timeout_seconds),
+                ssl=context or True,
             ) as answer:
                 content = bytearray()
                 async for chunk in answer.content.iter_any():

@@ -27,6 +27,7 @@ class Kind(Enum):
 
     CLUSTER = "cluster"
     TOPICS = "topics"
+    USERS = "users"
     JOB = "job"
     """A StoreJob; the key contains its name instead of the name of a cluster."""
     BACKUP = "backup"

@@ -20,7 +20,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tallystick.replication.durable import DiskState, PossibleLoss
 from tallystick.replication.effects import Role, TransferResult
@@ -252,6 +252,10 @@ class Member(Callbacks):
         return status_of(
             self.identity, self._running, self.ledger, self._applier, self._damage, self._health, self._disk.recovered
         )
+
+    def tls_json(self) -> dict[str, Any] | None:
+        """The certificates that it uses for other members, as JSON; None: members use no TLS."""
+        return None if self._driver is None else self._driver.connections.transport.tls_json()
 
     # -- proposals -----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Certificates in PEM files that can change at any time; the names and the end of a certificate.
+"""Certificates in PEM files that can change at any time; the names, the end and the fingerprint of a certificate.
 
 If certificate and key are replaced one after the other, they do not match in between; the old pair then stays in use,
 and the next look at the files (`FileWatch`) finds the second change. The content of a file is never logged.
@@ -7,9 +7,11 @@ and the next look at the files (`FileWatch`) finds the second change. The conten
 from __future__ import annotations
 
 import datetime
+import hashlib
 import re
 import ssl
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -88,18 +90,43 @@ def common_names(certificate: Mapping[str, Any]) -> list[str]:
     return [str(value) for key, value in parts if key == "commonName"]
 
 
-def expiry_s(path: Path) -> float:
-    """When the first certificate of a file ends, in seconds since 1970. TlsError: it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            block = _BLOCK.search(file.read(_MAX_BYTES))
-        if block is None:
-            raise ValueError("no certificate")
-        return _not_after(ssl.PEM_cert_to_DER_cert(block[0].decode("ascii"))).timestamp()
-    except OSError as error:
-        raise TlsError(f"{path}: {_words(error)}") from None
-    except (ValueError, IndexError):
-        raise TlsError(f"{path}: not a certificate") from None
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """The certificate that a process presents."""
+
+    sha256: str
+    """Fingerprint: hexadecimal digits."""
+    expires_s: float
+    """When it ends, in seconds since 1970."""
+
+    @classmethod
+    def read(cls, path: Path) -> Presented:
+        """The first certificate of a file. TlsError: it cannot be read.
+
+        Call it before the file is loaded: if the file changes between the two, the older certificate is reported, and
+        the next look at the file corrects it.
+        """
+        try:
+            with path.open("rb") as file:
+                block = _BLOCK.search(file.read(_MAX_BYTES))
+            if block is None:
+                raise ValueError("no certificate")
+            der = ssl.PEM_cert_to_DER_cert(block[0].decode("ascii"))
+            return cls(hashlib.sha256(der).hexdigest(), _not_after(der).timestamp())
+        except OSError as error:
+            raise TlsError(f"{path}: {_words(error)}") from None
+        except (ValueError, IndexError):
+            raise TlsError(f"{path}: not a certificate") from None
+
+
+def described(presented: Presented | None, context: ssl.SSLContext) -> dict[str, Any]:
+    """What a context presents and which authorities it trusts, as JSON: fingerprints, and the end in seconds since
+    1970. Authorities of the operating system that were not needed yet are missing."""
+    authorities = sorted(hashlib.sha256(der).hexdigest() for der in context.get_ca_certs(binary_form=True))
+    found: dict[str, Any] = {"sha256": None, "expires": None, "authorities": authorities}
+    if presented is not None:
+        found |= {"sha256": presented.sha256, "expires": int(presented.expires_s)}
+    return found
 
 
 def _not_after(der: bytes) -> datetime.datetime:

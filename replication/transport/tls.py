@@ -12,7 +12,14 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from tallystick.replication.transport.certificates import ReloadedFiles, certificate_names, load_authorities, load_chain
+from tallystick.replication.transport.certificates import (
+    Presented,
+    ReloadedFiles,
+    certificate_names,
+    described,
+    load_authorities,
+    load_chain,
+)
 from tallystick.replication.transport.handshake import Identity
 from tallystick.replication.transport.settings import TlsSettings
 from tallystick.store.limited_log import LimitedLog
@@ -63,6 +70,11 @@ class TlsFiles:
             await asyncio.sleep(self._settings.check_interval_ms / 1000)
             self._files.refresh()
 
+    def to_json(self) -> dict[str, Any]:
+        """What is in use: see `described`."""
+        _, server, presented = self._files.loaded
+        return described(presented, server) | {"problem": self.last_error}
+
     def stranger(self, certificate: Mapping[str, Any] | None, peer: Identity) -> str | None:
         """Why this certificate (as `SSLObject.getpeercert` returns it) is not valid for `peer`; None if it is."""
         if self._settings.peer_name is None:
@@ -73,8 +85,9 @@ class TlsFiles:
             return None
         return f"its certificate is for {', '.join(map(repr, names)) or 'no name'}, not for {wanted!r}"
 
-    def _load(self) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    def _load(self) -> tuple[ssl.SSLContext, ssl.SSLContext, Presented]:
         settings = self._settings
+        presented = Presented.read(settings.certificate)
         contexts = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         for context in contexts:
             context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -82,4 +95,4 @@ class TlsFiles:
             context.verify_mode = ssl.CERT_REQUIRED
             load_authorities(context, settings.ca)
             load_chain(context, settings.certificate, settings.key)
-        return contexts
+        return *contexts, presented

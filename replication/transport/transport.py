@@ -241,6 +241,10 @@ class Transport:
         """Number of connections that were not accepted."""
         return self._listener.refused
 
+    def tls_json(self) -> dict[str, Any] | None:
+        """The certificates in use, as JSON (`certificates.described`); None: members use no TLS."""
+        return None if self._shared.tls is None else self._shared.tls.to_json()
+
     @property
     def tls_error(self) -> str:
         """Why the present TLS files are not in use; empty if they are, or if there are none."""

@@ -62,7 +62,16 @@ def merged(value: Any, patch: Any) -> Any:
 
 
 def test_there_is_a_file_for_each_kind() -> None:
-    assert KINDS == ["Backup", "BrokerCluster", "BrokerNode", "ConsumerGroup", "ScheduledBackup", "StoreJob", "Topic"]
+    assert KINDS == [
+        "Backup",
+        "BrokerCluster",
+        "BrokerNode",
+        "ConsumerGroup",
+        "ScheduledBackup",
+        "StoreJob",
+        "Topic",
+        "User",
+    ]
     assert [path.stem for path in FILES] == [kind.lower() for kind in KINDS]
 
 

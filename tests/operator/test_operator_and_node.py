@@ -14,8 +14,9 @@ from tallystick.operator.clusters.adoption_plan import AdoptionPlan
 from tallystick.operator.clusters.adoption_source import OldBroker
 from tallystick.operator.clusters.cluster_manifests import broker_toml
 from tallystick.operator.clusters.layout import layout
-from tallystick.operator.clusters.observed import Claim, Group, Member, NameServers, Observed, understood
+from tallystick.operator.clusters.observed import Claim, Group, Member, NameServers, Observed, TlsView, understood
 from tallystick.operator.clusters.spec import OWN_SETTINGS, Cluster, ClusterSpec
+from tallystick.operator.security.spec import Stage
 from tallystick.store.setting import declarations
 from tallystick.store.settings import StoreSettings
 
@@ -27,13 +28,19 @@ def cluster(**spec: Any) -> Cluster:
 _CLAIM = Claim(uid="c")
 
 
-def told(wanted: Cluster, name: str, claim: Claim | None = _CLAIM, plan: AdoptionPlan | None = None) -> dict[str, str]:
+def told(
+    wanted: Cluster,
+    name: str,
+    claim: Claim | None = _CLAIM,
+    plan: AdoptionPlan | None = None,
+    tls: TlsView = TlsView(),  # noqa: B008 -- frozen
+) -> dict[str, str]:
     """Environment of a pod, with what Kubernetes fills in."""
     members = tuple(
         Member(0, number, node_uid="u", claim=claim, external="172.18.0.2:30911", stateful_set="t")
         for number in range(3)
     )
-    observed = Observed(0.0, (Group(0, members),), NameServers(2, 2, 2, True), plan=plan)
+    observed = Observed(0.0, (Group(0, members),), NameServers(2, 2, 2, True), plan=plan, tls=tls)
     for each in layout(wanted, observed).manifests:
         if (each["kind"], each["metadata"]["name"]) == ("StatefulSet", name):
             (container,) = each["spec"]["template"]["spec"]["containers"]
@@ -87,6 +94,43 @@ def test_a_member_follows_the_master_that_it_is_meant_to_follow(tmp_path: Path, 
     assert found.broker.externalNamesrvAddr == ("old-ns:9876" if outside else "")
     server = load(environment=told(cluster(**spec), "orders-nameserver"))
     assert server.http.adminTokenFile == "/etc/tallystick-admin/token"
+
+
+@pytest.mark.parametrize("stage", [each for each in Stage if each is not Stage.OFF])
+def test_each_stage_of_tls_is_understood(tmp_path: Path, stage: Stage) -> None:
+    wanted, tls = cluster(security={"tls": {}}), TlsView(stage, stage)
+    file = tmp_path / "broker.toml"
+    file.write_text(broker_toml(wanted))
+    found = load(file=file, environment=told(wanted, "orders-0-1", tls=tls))
+    server = load(environment=told(wanted, "orders-nameserver", tls=tls))
+    mode = "permissive" if stage is Stage.ACCEPTING else "preferred" if stage is Stage.PREFERRING else "enforcing"
+    assert (found.broker.groupTlsMode.name, found.broker.groupTlsPeerName) == (mode, "n{member}.{group}")
+    for each in (found, server):
+        assert each.tls.server_mode.name == ("enforcing" if stage is Stage.ENFORCING else "permissive")
+        assert each.tls.is_client_enabled is (stage >= Stage.PREFERRING)
+        assert each.tls.verifies_servers and each.tls.client_checkHostname and not each.tls.is_test_mode
+        assert each.http.tlsMode.name == "permissive" and each.http.adminTokenFile
+        each.tls.validate()
+    found.broker.validate()
+
+
+def test_with_a_secret_of_the_user_members_accept_any_certificate_of_its_authority(tmp_path: Path) -> None:
+    wanted = cluster(security={"tls": {"secretName": "shop-tls"}})
+    file = tmp_path / "broker.toml"
+    file.write_text(broker_toml(wanted))
+    tls = TlsView(Stage.MUTUAL, Stage.MUTUAL, "shop-tls")
+    assert load(file=file, environment=told(wanted, "orders-0-1", tls=tls)).broker.groupTlsPeerName == ""
+
+
+def test_access_control_is_on_at_brokers_and_name_servers(tmp_path: Path) -> None:
+    security = {"accessControl": {"enabled": True}}
+    found = broker(tmp_path, security=security)
+    server = load(environment=told(cluster(security=security), "orders-nameserver"))
+    for settings in (found.broker, server.nameserver):
+        assert (settings.aclEnable, settings.aclFile) == (True, "/etc/tallystick-access/plain_acl.yml")
+    assert found.broker.aclCredentialsFile == "/etc/tallystick-access/tools.yml"
+    assert found.broker.aclKeyFile == "/etc/tallystick-access/acl.key"
+    assert not broker(tmp_path).broker.aclEnable
 
 
 def test_settings_of_the_spec_reach_the_broker_in_any_case(tmp_path: Path) -> None:

@@ -184,6 +184,7 @@ def test_every_kind_that_the_operator_makes_is_watched_but_secrets() -> None:
             each.plural
             for each in (kube.CLUSTERS, kube.BROKER_NODES, kube.TOPICS, kube.CONSUMER_GROUPS, kube.STORE_JOBS)
         ),
+        kube.USERS.plural,
         kube.BACKUPS.plural,
         kube.SCHEDULED_BACKUPS.plural,
     }
@@ -210,7 +211,8 @@ def test_no_handler_of_changes_that_would_leave_marks_on_objects() -> None:
             {"name": "o", "labels": {"tallystick.dev/cluster": "c", "tallystick.dev/job": "orders"}},
             {Kind.JOB},
         ),
-        ("brokerclusters", {"name": "orders"}, {Kind.CLUSTER, Kind.TOPICS}),
+        ("brokerclusters", {"name": "orders"}, {Kind.CLUSTER, Kind.TOPICS, Kind.USERS}),
+        ("users", {"name": "alice", "spec": {"clusterName": "orders"}}, {Kind.USERS}),
         ("brokernodes", {"name": "orders-0-1", "spec": {"clusterName": "orders"}}, {Kind.CLUSTER}),
         ("pods", {"name": "orders-0-1-0", "labels": {"tallystick.dev/cluster": "orders"}}, {Kind.CLUSTER}),
         ("pods", {"name": "other", "labels": {}}, set()),

@@ -248,7 +248,7 @@ def test_a_failed_pass_says_why_and_claims_nothing() -> None:
     for type_ in ("Ready", "Degraded", "QuorumAtRisk"):
         known, reason, message = condition(found, type_)
         assert (known, reason) == ("Unknown", "PassFailed") and "pods is forbidden" in message
-    assert len({each["type"] for each in found["conditions"]}) == len(found["conditions"]) == 9
+    assert len({each["type"] for each in found["conditions"]}) == len(found["conditions"]) == 10
 
 
 def test_a_blocked_step_is_marked_in_the_status_and_a_started_one_is_not() -> None:
@@ -297,7 +297,7 @@ def test_an_invalid_spec_keeps_what_is_known() -> None:
     assert condition(found, "Ready") == ("False", "InvalidSpec", "spec.groups: 0")
     assert condition(found, "UpdateBlocked") == ("True", "InvalidSpec", "spec.groups: 0")
     assert condition(found, "Degraded")[1] == "NodesNotReady"
-    assert len({each["type"] for each in found["conditions"]}) == len(found["conditions"]) == 9
+    assert len({each["type"] for each in found["conditions"]}) == len(found["conditions"]) == 10
 
 
 def test_a_condition_keeps_the_time_of_its_last_change() -> None:

@@ -74,6 +74,13 @@ def test_other_volumes_come_through(seed: int) -> None:
     run(seed, turns=30, groups=1 + seed % 2, favour=("change_volumes", "crash", "scale"), hostile=seed > 1)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_changes_of_security_come_through(seed: int) -> None:
+    """Processes accept each other at each time, whatever happens meanwhile."""
+    favour = ("change_security", "rotate_authority", "rotate_authority", "delete_certificate", "cut_off", "crash")
+    run(seed, turns=30, replicas=3, favour=favour, hostile=seed > 1)
+
+
 def test_a_run_is_replayed_by_its_seed() -> None:
     one, other = run(3, turns=10), run(3, turns=10)
     assert one.cluster.api.writes == other.cluster.api.writes

@@ -265,6 +265,22 @@ class Storm:
         self.note(f"storage {storage}")
         self.cluster.change({"storage": storage})
 
+    def change_security(self) -> None:
+        """TLS is wanted, for some clients or all, or no longer."""
+        choices: tuple[dict[str, Any] | None, ...] = (None, {"tls": {}}, {"tls": {"clients": "Enforcing"}})
+        wanted = self.random.choice(choices)
+        self.note(f"security {wanted}")
+        self.cluster.change({"security": wanted})
+
+    def rotate_authority(self) -> None:
+        self.note("another authority is asked for")
+        self.cluster.change(annotations={"tallystick.dev/rotate": str(self.cluster.time)})
+
+    def delete_certificate(self) -> None:
+        name = f"{CLUSTER}-0-{self.random.randrange(self.replicas)}-tls"
+        self.note(f"{name} is deleted")
+        self.cluster.delete(kube.SECRETS, name)
+
     def crash(self) -> None:
         if self.cluster.processes:
             uid = self.random.choice(sorted(self.cluster.processes))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from simulated_api import Json, Key, SimulatedApi, claims_of, is_ready, stamp
+from simulated_tls import Files
 
 from tallystick.operator.clusters.reconcile import ClusterReconciler
 from tallystick.operator.core import kube
@@ -217,6 +218,7 @@ class Cluster(Operated[ClusterReconciler]):
         self.api.hook = self.judge.write
         self.api.before = self.count_call
         self.metrics = Metrics()
+        self.tls = Files(random.Random(11), lambda name: self.api.get("secrets", name))
 
     # -- the operator --------------------------------------------------------------------------------------------------
 
@@ -311,11 +313,13 @@ class Cluster(Operated[ClusterReconciler]):
         self.api.collect()
         self._stateful_sets()
         self._schedule()
+        self.tls.tick(self._pods())
         self._kubelets()
         for number in sorted({process.group for process in self.processes.values()} | set(self.groups)):
             self._raft(self.groups.setdefault(number, RaftGroup()), number)
         self._probes()
         self.judge.look()
+        self.tls.judge(self._pods())
 
     def settle(self, passes: int = 400, accept: tuple[str, ...] = ("Ready",)) -> None:
         """No further faults: until a pass writes nothing, and all is as wanted. AssertionError: it is not."""
@@ -411,6 +415,8 @@ class Cluster(Operated[ClusterReconciler]):
                 self.api.remove(("pods", NAMESPACE, metadata["name"]))
             elif not claims_of(pod):
                 continue  # a name server: see `_probes`
+            elif not self.tls.has(pod):
+                continue
             elif metadata["uid"] not in self.processes and self.random.random() < 0.8:
                 self._start(pod, machine)
         present = {pod["metadata"]["uid"] for pod in self.api.all("pods")}
@@ -587,13 +593,20 @@ class Nodes:
     ) -> Any:
         self._cluster.count_call()
         if isinstance(node, NameServerName):
+            if path == "/node":
+                return {
+                    "tls": self._cluster.tls.report(
+                        self._cluster.api.get("pods", f"{CLUSTER}-nameserver-{node.number}")
+                    )
+                }
             return self._survey(node)
         process = self._cluster.process(node.group, node.member)
         if process is None or not process.heard or not self._cluster.machines[process.machine]:
             raise UnreachableError(f"{node}: no answer")
         group = self._cluster.groups.setdefault(node.group, RaftGroup())
         if path == "/node":
-            return {"copy": self._copy(group, process)}
+            tls = self._cluster.tls.report(self._cluster.pod(node.group, node.member))
+            return {"copy": self._copy(group, process), "tls": tls}
         if method == "GET":
             return self._status(group, process)
         if group.leader != node.member:

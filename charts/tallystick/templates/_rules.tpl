@@ -2,7 +2,7 @@
 create if the object does not exist. */}}
 {{- define "tallystick.rules" -}}
 - apiGroups: [tallystick.dev]
-  resources: [brokerclusters, topics, consumergroups]
+  resources: [brokerclusters, topics, consumergroups, users]
   verbs: [get, list, watch, patch]
 - apiGroups: [tallystick.dev]
   resources: [brokernodes]
@@ -20,10 +20,10 @@ create if the object does not exist. */}}
   resources: [jobs]
   verbs: [get, list, create, delete]
 - apiGroups: [tallystick.dev]
-  resources: [brokerclusters/status, brokernodes/status, topics/status, consumergroups/status, storejobs/status, backups/status, scheduledbackups/status]
+  resources: [brokerclusters/status, brokernodes/status, topics/status, consumergroups/status, users/status, storejobs/status, backups/status, scheduledbackups/status]
   verbs: [get, patch]
 - apiGroups: [tallystick.dev] # to set them as owners with blockOwnerDeletion
-  resources: [brokerclusters/finalizers, brokernodes/finalizers, storejobs/finalizers, backups/finalizers]
+  resources: [brokerclusters/finalizers, brokernodes/finalizers, storejobs/finalizers, backups/finalizers, users/finalizers]
   verbs: [update]
 - apiGroups: [apps]
   resources: [statefulsets]
@@ -55,9 +55,10 @@ create if the object does not exist. */}}
   verbs: [get, update]
 {{- end -}}
 
-{{/* The operator creates Secrets with tokens; it cannot list or read them. */}}
+{{/* The operator creates Secrets with tokens. For TLS and Users it reads and changes Secrets that it knows by name: those
+it has created, and those that a resource names. It cannot list them. Without rbac.readSecrets it only creates them. */}}
 {{- define "tallystick.secretRules" -}}
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [create]
+  verbs: [create{{ if .Values.rbac.readSecrets }}, get, patch{{ end }}]
 {{- end -}}

@@ -20,6 +20,7 @@ _HOMES = {
     "brokernodes": _OURS,
     "topics": _OURS,
     "consumergroups": _OURS,
+    "users": _OURS,
     "storejobs": _OURS,
     "backups": _OURS,
     "scheduledbackups": _OURS,

@@ -41,6 +41,10 @@ class Load:
     topic: str
     pod: str
     history: History = field(default_factory=History)
+    authorities: str = ""
+    """ConfigMap with the authorities that its clients trust; empty: they do not use TLS."""
+    users: dict[str, str] = field(default_factory=dict)
+    """Users that its clients can sign as, and their Secrets; the first one by name is used at the begin."""
     deliveries: list[tuple[float, float | None, int]] = field(default_factory=list)
     """Of the probe: begun, acknowledged, tries. None: not within the time that a send has."""
 
@@ -56,6 +60,14 @@ class Load:
                 raise NotYetError(said.strip())
 
         wait_for(f"{self.topic} is served again", look, timeout_s)
+
+    def sign_as(self, user: str) -> None:
+        """Lets its clients sign as another user, with the password that the pod has now. ToolError."""
+        self._exec("sh", "-c", f"printf %s {user} > /tmp/user")
+
+    def password_of(self, user: str) -> str:
+        """The password of a user that the pod has now. ToolError."""
+        return self._exec("cat", f"/users/{user}/password")
 
     # -- at its end ----------------------------------------------------------------------------------------------------
 
@@ -161,11 +173,13 @@ class Load:
 
 
 @contextmanager
-def loaded(brokers: Brokers, image: str) -> Iterator[Load]:
-    """Creates a topic and runs clients on it; deletes the pod afterwards. WaitError."""
+def loaded(
+    brokers: Brokers, image: str, *, authorities: str = "", users: dict[str, str] | None = None
+) -> Iterator[Load]:
+    """Creates a topic and runs clients on it; deletes the pod afterwards. See Load for the arguments. WaitError."""
     topic = f"load-{secrets.token_hex(3)}"  # a cluster may have those of an earlier run
     brokers.topic(topic, QUEUES)
-    load = Load(brokers, topic, f"e2e-{topic}")
+    load = Load(brokers, topic, f"e2e-{topic}", authorities=authorities, users=users or {})
     apply(_config_map(brokers.namespace), _pod(load, image))
 
     def look() -> None:
@@ -193,13 +207,21 @@ def _pod(load: Load, image: str) -> dict[str, object]:
     command = ["python3", "/load/load.py", "send", servers, broker, load.topic, str(QUEUES), load.topic]
     paths = [{"key": "load.py", "path": "load.py"}]
     paths += [{"key": f"lab.{name}", "path": f"lab/{name}"} for name in _LAB]
-    container = {
+    container: dict[str, object] = {
         "name": "load",
         "image": image,
         "command": command,
         "env": [{"name": "PYTHONPATH", "value": "/load"}],
         "securityContext": RESTRICTED,
-        "volumeMounts": [{"name": "load", "mountPath": "/load"}, {"name": "tmp", "mountPath": "/tmp"}],
     }
-    volumes = [{"name": "load", "configMap": {"name": _CONFIG, "items": paths}}, {"name": "tmp", "emptyDir": {}}]
+    volumes: list[dict[str, object]] = [{"name": "load", "configMap": {"name": _CONFIG, "items": paths}}]
+    volumes.append({"name": "tmp", "emptyDir": {}})
+    mounts: list[dict[str, object]] = [{"name": "load", "mountPath": "/load"}, {"name": "tmp", "mountPath": "/tmp"}]
+    if load.authorities:
+        volumes.append({"name": "ca", "configMap": {"name": load.authorities}})
+        mounts.append({"name": "ca", "mountPath": "/ca"})
+    for number, (user, secret) in enumerate(sorted(load.users.items())):
+        volumes.append({"name": f"user-{number}", "secret": {"secretName": secret}})
+        mounts.append({"name": f"user-{number}", "mountPath": f"/users/{user}"})
+    container["volumeMounts"] = mounts
     return restricted_pod(load.brokers.namespace, load.pod, container, volumes)

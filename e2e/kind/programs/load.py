@@ -13,6 +13,10 @@ one that has news is believed.
 A connection to a broker that led is closed when all that was sent on it is over, as a client does that has seen another
 route: a member that stops waits for those that have not.
 
+With a folder /ca, connections use TLS and trust the authorities that the folder had when the program began. With
+folders /users/NAME, requests are signed as the user whose name is in the file /tmp/user, with the password of that
+folder.
+
 Times are of the monotonic clock, which containers of one machine share with who watches them.
 """
 
@@ -23,6 +27,7 @@ import itertools
 import json
 import random
 import signal
+import ssl
 import sys
 import time
 from dataclasses import astuple, dataclass, field
@@ -32,11 +37,14 @@ from lab.group_sender import SEND_S, GroupSender, Post, steadily
 from lab.history import History, Outcome
 from lab.ledger import body_id, digest
 
+from tallystick.node.access.signatures import sign
 from tallystick.node.core.client import ClusterClient, QueueAddress
-from tallystick.node.remoting.command import HeaderType
+from tallystick.node.remoting.client import RemotingClient
+from tallystick.node.remoting.command import Command, HeaderType
 from tallystick.node.remoting.errors import RemotingError
 
 HISTORY = Path("/tmp/history.jsonl")
+_AUTHORITIES, _USERS, _USER = Path("/ca/ca.crt"), Path("/users"), Path("/tmp/user")
 
 _SENDERS = 2
 _REST_S = 0.08
@@ -45,6 +53,38 @@ _PROBES_AT_A_TIME = 300
 _LOOK_S = 0.02
 _TELL_S = 0.5
 _CATCH_UP_S = 60
+
+
+class Identity:
+    """How the clients connect and sign."""
+
+    def __init__(self) -> None:
+        self._context: ssl.SSLContext | None = None
+        if _AUTHORITIES.exists():
+            self._context = ssl.create_default_context(cadata=_AUTHORITIES.read_text())
+        self._signs = _USERS.exists()
+        self.user, self._password = "", ""
+        self.look()
+
+    def look(self) -> None:
+        """Takes the user of the file."""
+        if self._signs:
+            names = sorted(each.name for each in _USERS.iterdir())
+            self.user = _USER.read_text().strip() if _USER.exists() else names[0]
+            self._password = (_USERS / self.user / "password").read_text()
+
+    def tls(self) -> ssl.SSLContext | None:
+        return self._context
+
+    def sign(self, command: Command) -> None:
+        if self._signs:
+            sign(command, self.user, self._password)
+
+    def cluster(self, name_servers: str, timeout_s: float) -> ClusterClient:
+        return ClusterClient(name_servers, timeout_s=timeout_s, tls=self.tls, sign=self.sign)
+
+
+_me = Identity()
 
 
 @dataclass(slots=True)
@@ -59,7 +99,7 @@ class Target:
     async def follow(self, name_server: str) -> None:
         """Until it is cancelled."""
         before = ""
-        async with ClusterClient(name_server, timeout_s=1.0) as client:
+        async with _me.cluster(name_server, 1.0) as client:
             while True:
                 try:
                     address = (await client.masters()).get(self.broker, "")
@@ -86,7 +126,8 @@ class Sender:
         return await self._sender.send(self._address, post, timeout_s) is not None
 
     def _make(self) -> GroupSender:
-        return GroupSender(self._name, self._history, self._header)
+        client = RemotingClient(name=f"load.{self._name}", connect_timeout_s=1.0, tls=_me.tls)
+        return GroupSender(self._name, self._history, self._header, client, _me.sign)
 
     async def close(self) -> None:
         for task in self._closing:
@@ -122,6 +163,7 @@ class Load:
     async def _tell(self) -> None:
         while True:
             acknowledged = sum(send.outcome is Outcome.OK for send in self.history.sends)
+            _me.look()
             print(f"acknowledged {acknowledged} last {self._last_s:.3f} leader {self._target.address}", flush=True)
             await asyncio.sleep(_TELL_S)
 
@@ -200,7 +242,7 @@ async def _wait_for_equal_ends(client: ClusterClient, topic: str, queues: int, m
 
 async def read(topic: str, queues: int, members: list[str]) -> None:
     texts = []
-    async with ClusterClient("", timeout_s=30.0) as client:
+    async with _me.cluster("", 30.0) as client:
         texts.append(json.dumps(await _wait_for_equal_ends(client, topic, queues, members)))
         for member in members:
             for queue in range(queues):

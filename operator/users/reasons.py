@@ -1,0 +1,38 @@
+"""Reasons in the status of Users. Programs depend on them, so they never change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+RECONCILED = "Reconciled"
+INVALID_SPEC = "InvalidSpec"
+CONFLICT = "Conflict"
+CLUSTER_NOT_FOUND = "ClusterNotFound"
+CLUSTER_DELETING = "ClusterDeleting"
+NO_ACCESS_CONTROL = "NoAccessControl"
+SECRET_MISSING = "SecretMissing"
+SECRET_INVALID = "SecretInvalid"
+SECRET_REFUSED = "SecretRefused"
+NAME_TAKEN = "NameTaken"
+ALREADY_EXISTS = "AlreadyExists"
+REFUSED_BY_BROKER = "RefusedByBroker"
+GROUP_UNAVAILABLE = "GroupUnavailable"
+NAME_SERVERS_PENDING = "NameServersPending"
+DELETING = "Deleting"
+
+
+class Phase(StrEnum):
+    PENDING = "Pending"
+    READY = "Ready"
+    REFUSED = "Refused"
+    DELETING = "Deleting"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a User is not Ready. `message` is for users."""
+
+    phase: Phase
+    reason: str
+    message: str
