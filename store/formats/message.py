@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import socket
+import sys
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -146,6 +147,10 @@ class PutResult:
     store_timestamp_ms: int = 0
     count: int = 1
     detail: str = ""
+
+
+UNLIMITED = sys.maxsize
+"""As many as there are."""
 
 
 class GetStatus(enum.Enum):
