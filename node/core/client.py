@@ -68,12 +68,17 @@ class ClusterClient:
     """Sends requests to name servers (`host:port;host:port`) and to their brokers. An async context manager."""
 
     def __init__(
-        self, nameservers: str, *, timeout_s: float = 3.0, tls: Callable[[], ssl.SSLContext | None] = lambda: None
+        self,
+        nameservers: str,
+        *,
+        timeout_s: float = 3.0,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        sign: Callable[[Command], None] | None = None,
     ) -> None:
-        """`tls`: the context of a new connection; None: without TLS."""
+        """`tls`: the context of a new connection; None: without TLS. `sign`: adds a signature to each request."""
         self.nameservers = [part.strip() for part in nameservers.split(";") if part.strip()]
         self._timeout_s = timeout_s
-        self._client = RemotingClient(name="client", tls=tls)
+        self._client = RemotingClient(name="client", tls=tls, sign=sign)
         self._counter = itertools.count(random.getrandbits(16))
 
     async def __aenter__(self) -> Self:
