@@ -7,6 +7,7 @@
 # The wheel is built beforehand (`make wheel`): it holds the compiled kernel, so no compiler is needed here. Everything is
 # installed in a virtual environment that the last stages copy; they run it as user 10001 and write nothing outside of
 # /data and /tmp, so the root file system may be read-only. Written for any builder: no mounts, no heredocs.
+# By digest: make images DOCKER_BUILD_ARGS='--build-arg BASE=python:3.11-slim-bookworm@sha256:...'
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS built
@@ -16,11 +17,9 @@ ARG PIP_EXTRA_INDEX_URL
 ARG PIP_TRUSTED_HOST
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1
 COPY dist/tallystick-*.whl dist/tallystick_client-*.whl /dist/
-# Byte code that is not compared with the times of files: nobody can change them.
-RUN python3 -m venv --without-pip /opt/tallystick \
- && python3 -m pip --python /opt/tallystick/bin/python3 install /dist/*.whl \
- && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tallystick/lib \
- && /opt/tallystick/bin/python3 -c 'import tallystick.store._kernel'
+# The versions of all other packages, with their hashes: `make lock`.
+COPY requirements/node.txt requirements/operator.txt /requirements/
+RUN python3 -m venv --without-pip /opt/tallystick
 
 FROM ${BASE} AS base
 # Python's official images come without byte code of the standard library, and a pod cannot write any.
@@ -34,9 +33,11 @@ USER 10001:10001
 WORKDIR /tmp
 
 FROM built AS built-node
-# For backups: S3 and encryption.
-RUN python3 -m pip --python /opt/tallystick/bin/python3 install "$(echo /dist/tallystick-*.whl)[backup]" \
- && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tallystick/lib
+# With what backups need: S3 and encryption. Byte code that is not compared with the times of files: nobody can change them.
+RUN python3 -m pip --python /opt/tallystick/bin/python3 install --require-hashes -r /requirements/node.txt \
+ && python3 -m pip --python /opt/tallystick/bin/python3 install --no-deps /dist/*.whl \
+ && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tallystick/lib \
+ && /opt/tallystick/bin/python3 -c 'import tallystick.store._kernel'
 
 FROM base AS node
 COPY --from=built-node /opt/tallystick /opt/tallystick
@@ -54,7 +55,8 @@ LABEL org.opencontainers.image.title=tallystick-node \
 FROM built AS built-operator
 # Of the Kubernetes client only its connections are used: its asynchronous twin goes (35 MB), and its hundreds of models,
 # which it loads when they are asked for, get no byte code.
-RUN python3 -m pip --python /opt/tallystick/bin/python3 install "$(echo /dist/tallystick-*.whl)[operator]" \
+RUN python3 -m pip --python /opt/tallystick/bin/python3 install --require-hashes -r /requirements/operator.txt \
+ && python3 -m pip --python /opt/tallystick/bin/python3 install --no-deps /dist/*.whl \
  && rm -r /opt/tallystick/lib/python3*/site-packages/kubernetes/aio \
  && python3 -m compileall -q --invalidation-mode unchecked-hash -x 'kubernetes/client/(models|api)/' /opt/tallystick/lib \
  && PATH=/opt/tallystick/bin:$PATH python3 -c 'import tallystick.operator.main, kubernetes.config, kopf'

@@ -14,16 +14,52 @@ help: ## this list
 
 build: $(VENV)/.built ## .venv with the product in it: .venv/bin/tally
 
-INSTALL = test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV); \
-    $(BIN)/python -m pip install --quiet --editable client --editable
+MAKE_VENV = test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+# LOCKED=1: the versions of requirements/*.txt, whose hashes pip verifies, those of the build's own tools included. They were chosen
+# for Python 3.11. Otherwise the newest versions that pyproject.toml allows.
+PINNED = $(BIN)/python -m pip install --quiet --require-hashes --no-build-isolation
+INSTALL = $(MAKE_VENV); $(if $(LOCKED),$(PINNED) -r requirements/build.txt && $(PINNED) -r requirements/$1.txt &&) \
+    $(BIN)/python -m pip install --quiet $(if $(LOCKED),--no-deps --no-build-isolation) --editable client --editable
 
 $(VENV)/.built: pyproject.toml client/pyproject.toml $(KERNEL_SOURCES)
-	$(INSTALL) .
+	$(call INSTALL,node) .
 	touch $@
 
 $(VENV)/.dev: pyproject.toml client/pyproject.toml $(KERNEL_SOURCES) # checkers, the operator's libraries and Spark as well: half a gigabyte
-	$(INSTALL) '.[dev]'
+	$(call INSTALL,dev) '.[dev]'
 	touch $(VENV)/.built $@
+
+# Without the index's address and other settings of the machine that makes them.
+COMPILE = build/supply-chain/bin/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-header \
+    --no-emit-index-url --no-emit-trusted-host --no-emit-options $(if $(UPGRADE),--upgrade)
+
+.PHONY: lock sbom audit
+lock: build/supply-chain/.built build/lock/pyproject.toml ## requirements/*.txt from pyproject.toml, with the hashes of all packages: UPGRADE=1 takes new versions
+	$(COMPILE) -o requirements/build.txt requirements/build.in
+	$(COMPILE) -o requirements/supply-chain.txt requirements/supply-chain.in
+	$(COMPILE) --extra backup -o requirements/node.txt build/lock/pyproject.toml client/pyproject.toml
+	$(COMPILE) --extra operator -o requirements/operator.txt build/lock/pyproject.toml client/pyproject.toml
+	$(COMPILE) --extra spark --extra bodies --extra backup -o requirements/jobs.txt build/lock/pyproject.toml client/pyproject.toml
+	$(COMPILE) --extra dev -o requirements/dev.txt build/lock/pyproject.toml client/pyproject.toml
+
+# The client's wheel comes from this repository.
+build/lock/pyproject.toml: pyproject.toml
+	mkdir -p $(@D)
+	grep -v '"tallystick-client==' $< >$@
+
+sbom: build/supply-chain/.built ## CycloneDX documents of the wheel and the images, in dist/sbom
+	build/supply-chain/bin/python requirements/sbom.py build/supply-chain/bin/cyclonedx-py
+
+audit: build/supply-chain/.built ## known vulnerabilities of all locked packages; needs the databases of PyPI and RustSec
+	for lock in node operator jobs dev build; do \
+	    build/supply-chain/bin/pip-audit --require-hashes --disable-pip --progress-spinner off -r requirements/$$lock.txt || exit 1; \
+	done
+	cd store/kernel && cargo audit
+
+build/supply-chain/.built: requirements/supply-chain.txt
+	$(PYTHON) -m venv build/supply-chain || python3 -m venv build/supply-chain
+	build/supply-chain/bin/python -m pip install --quiet --require-hashes --only-binary :all: -r $<
+	touch $@
 
 $(VENV)/s3-server: tests/spark/s3_server.txt # by itself: its libraries and the operator's want different python-dateutils
 	$(PYTHON) -m venv $@ || python3 -m venv $@; $@/bin/python -m pip install --quiet --requirement $<
@@ -78,13 +114,13 @@ check: $(VENV)/.dev build/types ## what each commit must pass, in about a minute
 	$(MAKE) --jobs=2 --output-sync=target --no-print-directory lint types check-format check-quick
 
 check-format:
-	cd store/kernel && cargo fmt --check && cargo clippy --quiet --all-targets -- -D warnings
+	cd store/kernel && cargo fmt --check && cargo clippy --locked --quiet --all-targets -- -D warnings
 
 check-quick: $(VENV)/.dev
 	$(PYTEST) --numprocesses=$(or $(JOBS),2) --quiet -m 'not process and not spark and not simulation and not slow' $(ARGS)
 
 loadgen: ## the native load generator: its tests, clippy, and benchmarks/loadgen/target/release/loadgen
-	cd benchmarks/loadgen && cargo test --quiet && cargo clippy --quiet --all-targets -- -D warnings && cargo build --release --quiet
+	cd benchmarks/loadgen && cargo test --locked --quiet && cargo clippy --locked --quiet --all-targets -- -D warnings && cargo build --locked --release --quiet
 
 .PHONY: simulate
 simulate: $(VENV)/.dev ## replicated groups from seeds, everything going wrong: FIRST=0 SEEDS=10000 PROFILE=storm VERBOSE=1
@@ -141,7 +177,7 @@ build/types: $(PARTS) ## one folder named tallystick, for type checkers
 	touch $@
 
 kernel-test: ## cargo test, clippy and fmt of the kernel
-	cd store/kernel && cargo test --quiet && cargo clippy --quiet --all-targets -- -D warnings && cargo fmt --check
+	cd store/kernel && cargo test --locked --quiet && cargo clippy --locked --quiet --all-targets -- -D warnings && cargo fmt --check
 
 .PHONY: acl-lab
 acl-lab: build ## access control with RocketMQ's own Java client and admin tool: PEER_VERSION=5.5.0

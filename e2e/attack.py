@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks import (
+    abuses,
     backlog,
     clock,
     collisions,
@@ -67,6 +68,7 @@ ATTACKS: dict[str, Attack] = {
     "indexes": indexes.run,
     "wrongs": wrongs.run,
     "strangers": strangers.run,
+    "abuses": abuses.run,
 }
 
 

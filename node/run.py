@@ -39,6 +39,9 @@ from tallystick.store.finding_log import FindingLog
 from tallystick.store.formats.message import Host
 
 _logger = logging.getLogger("tallystick")
+_NOT_FOR_OTHERS = 0o027
+"""New files have at most the mode 0640, and folders 0750: messages are not for all users of the machine. Jobs that read
+a store belong to its user or group. A stricter umask of the caller stays."""
 _ORDER = ("name server", "external name server", "broker", "http")  # in which a person asks for the places
 
 
@@ -49,6 +52,7 @@ def run(settings: Settings, *, with_nameserver: bool, with_broker: bool) -> int:
     for line in settings.without_effect:
         _logger.warning("%s", line)
     _raise_file_limit()
+    os.umask(os.umask(_NOT_FOR_OTHERS) | _NOT_FOR_OTHERS)
     process = _Process(settings)
     uvloop.run(process.serve(with_nameserver, with_broker))
     return process.exit_status

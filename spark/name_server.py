@@ -2,6 +2,7 @@
 
 RocketMQ's protocol has no place for an HTTP address. A broker of this product states it with its settings
 (GET_BROKER_CONFIG, key `httpAddress`), and each member of a group has the group's log, so one of them is enough.
+Requests are signed, and use TLS, as the environment of the driver says (`ProtocolAccess`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from tallystick.node.core.client import ClusterClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.errors import RemotingError
+from tallystick.spark.protocol_access import ProtocolAccess
 from tallystick.spark.volume import VolumeError
 from tallystick.store import fastjson
 
@@ -26,7 +28,11 @@ def brokers_of(servers: str, cluster: str | None) -> dict[str, str]:
 
 
 async def _brokers(servers: str, cluster: str | None) -> dict[str, str]:
-    async with ClusterClient(servers) as client:
+    try:
+        access = ProtocolAccess.of()
+    except ValueError as error:
+        raise VolumeError(f"name server {servers}: {error}") from error
+    async with ClusterClient(servers, sign=access.sign, tls=access.context) as client:
         try:
             answer = await client.ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO, {})
             known = fastjson.loads(answer.body)

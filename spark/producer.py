@@ -22,6 +22,7 @@ from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingError
 from tallystick.spark.outgoing import Outgoing
+from tallystick.spark.protocol_access import ProtocolAccess
 from tallystick.store import fastjson
 from tallystick.store._kernel import string_hash
 
@@ -62,6 +63,7 @@ class Target:
     batch_bytes: int
     timeout_s: float
     retry_s: float
+    access: ProtocolAccess = ProtocolAccess()  # noqa: RUF009 -- frozen
 
 
 @dataclass(slots=True)
@@ -107,8 +109,13 @@ class Producer:
         self._turn = turn
         self.sent = Sent()
         self._target = target
-        self._client = RemotingClient(name="sink", connect_timeout_s=target.timeout_s)
-        self._names = ClusterClient(target.nameserver or "", timeout_s=target.timeout_s)
+        access = target.access
+        self._client = RemotingClient(
+            name="sink", connect_timeout_s=target.timeout_s, sign=access.sign, tls=access.context
+        )
+        self._names = ClusterClient(
+            target.nameserver or "", timeout_s=target.timeout_s, sign=access.sign, tls=access.context
+        )
         self._routes: dict[str, _Route] = {}
         self._pending: dict[tuple[str, int | None, bool], _Pending] = {}
         self._pending_bytes = 0

@@ -31,6 +31,7 @@ from pyspark.sql.types import StructType
 
 from tallystick.spark.outgoing import KeyMaker, check_columns, messages_of
 from tallystick.spark.producer import Producer, Sent, Target
+from tallystick.spark.protocol_access import ProtocolAccess
 
 _ROWS = 4096
 # Spark 4.0 gives the rows of a stream one by one.
@@ -55,6 +56,9 @@ class SinkOptions:
     retrySeconds    to repeat a request, before the task fails
     writeId         identifies the write in the unique keys; the same rows with the same identity have the same keys
     summaryPath     folder for a JSON file about each batch
+    credentials     file of the driver with accessKey and secretKey, which sign the requests ($TALLY_CREDENTIALS)
+    tls             true: connections use TLS
+    ca              file of the driver with certificates in PEM format that verify servers; it implies tls ($TALLY_CA)
     """
 
     target: Target
@@ -66,7 +70,7 @@ class SinkOptions:
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
         """ValueError: an option is unknown, missing or wrong."""
         names = ("nameserver", "broker", "topic", "group", "batchBytes", "timeoutSeconds", "retrySeconds", "writeId")
-        known = {name.lower(): name for name in (*names, "summaryPath")}
+        known = {name.lower(): name for name in (*names, "summaryPath", "credentials", "tls", "ca")}
         given: dict[str, str] = {}
         for name, text in options.items():
             if name.lower() in _SPARKS:
@@ -83,8 +87,16 @@ class SinkOptions:
             batch_bytes=int(_number(given, "batchBytes", 512 << 10, 1, 4 << 20)),
             timeout_s=_number(given, "timeoutSeconds", 10, 0.1, 3600),
             retry_s=_number(given, "retrySeconds", 60, 0, 86_400),
+            access=ProtocolAccess.of(given.get("credentials"), _switch(given, "tls"), given.get("ca")),
         )
         return cls(target, given.get("topic"), given.get("writeId"), given.get("summaryPath"))
+
+
+def _switch(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false").lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"option {name} must be true or false, not {given[name]!r}")
+    return text == "true"
 
 
 def _number(given: Mapping[str, str], name: str, default: float, least: float, most: float) -> float:

@@ -1336,6 +1336,7 @@ class Dispatch:
         stop_at_damage: bool = False,
         stop_at_wrong: bool = False,
         bits: BitTest | None = None,
+        most_accepts: int = ...,
     ) -> tuple[int, int, int, int, int, bytes, bool, int]:
         """(status, next offset, min, max, count, records, whether the reader reads from disk, wrong): RocketMQ's
         getMessage.
@@ -1346,7 +1347,8 @@ class Dispatch:
         status: `GetStatus` in its order, from 0 (FOUND). `codes`: wanted tag hashes, None: all. `max_pos`: records that
         end after it are not served. `memory_bytes`: length of the log's end that counts as in memory. `limits`: (bytes,
         count) of a batch in memory, then on disk. `correct`: return a better next offset when the requested one is out
-        of range. `accept(tags code, properties)` decides last on each record. `bits`: records that their bit map
+        of range. `accept(tags code, properties)` decides last on each record, and on `most_accepts` of them: the
+        next pull continues there. `bits`: records that their bit map
         excludes are skipped unread. `stop_at_damage`: stop before a damaged record instead of skipping it."""
     def get_frame(
         self,

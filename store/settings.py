@@ -454,8 +454,8 @@ class StoreSettings:
     haListenPort: int = setting(
         -1,
         "Port at which slaves of RocketMQ 4.8 copy the log. 0: none. The default is the port after `listenPort`; if it "
-        "is in use, the broker starts without it. Who reaches the port can read all messages. A member of a "
-        "replicated group has no such port.",
+        "is in use, the broker starts without it. A slave can read all messages: see `haAllowedAddresses`. A member of "
+        "a replicated group has no such port.",
         range=(-1, 65_535),
         operator=True,
         default_text="`listenPort` + 1",

@@ -104,6 +104,7 @@ SPARK_MAY_USE_THE_NODE = {
     "spark/backup_store.py": ("node.backup",),
     "spark/name_server.py": ("node.core.client", "node.remoting"),
     "spark/producer.py": ("node.core.client", "node.remoting"),
+    "spark/protocol_access.py": ("node.access", "node.remoting"),
 }
 
 

@@ -33,6 +33,11 @@ from tallystick.client.wire.frames import MAX_FRAME
 
 __all__ = ["MAX_FRAME", "FrameError", "HeaderError", "decode", "encode", "encode_head"]
 
+MAX_HEADER = 1 << 20
+"""Limit of a header, chosen by tallystick. The longest text of a client are the properties of a message: 32 KiB,
+six times as much with escapes."""
+MAX_FIELDS = 1024
+"""Limit for the extension fields of a header, chosen by tallystick. Clients send 20 at most."""
 _MARKS = struct.Struct(">II")
 _BINARY = struct.Struct(">hBhiii")  # ends with the length of the remark
 _INT = struct.Struct(">i")
@@ -60,7 +65,9 @@ def encode_head(command: Command) -> bytes:
 
 
 def decode(header_type: int, header: bytes, body: bytes) -> Command:
-    """Returns the command of a frame. HeaderError: the header is not valid for its type."""
+    """Returns the command of a frame. HeaderError: the header is not valid for its type, or too large."""
+    if len(header) > MAX_HEADER:
+        raise HeaderError(f"a header of {len(header)} bytes, {MAX_HEADER} are allowed")
     if header_type == HeaderType.JSON:
         return _decode_json(header, body)
     if header_type == HeaderType.ROCKETMQ:
@@ -94,7 +101,7 @@ def _decode_json(header: bytes, body: bytes) -> Command:
         fields = orjson.loads(header)
     except orjson.JSONDecodeError:
         try:
-            fields = fastjson.loads(header)
+            fields = fastjson.loads_request(header)
         except fastjson.FastjsonError as error:
             raise HeaderError(f"a JSON header with {error}") from error
     if type(fields) is not dict:
@@ -118,6 +125,8 @@ def _decode_json(header: bytes, body: bytes) -> Command:
     if ext is not None:
         if type(ext) is not dict:
             raise HeaderError("a JSON header whose extFields are not an object")
+        if len(ext) > MAX_FIELDS:
+            raise HeaderError(f"a JSON header with {len(ext)} extFields, {MAX_FIELDS} are allowed")
         # Nearly always all values are strings. A set of types shows that without a loop in Python.
         if not {*map(type, ext.values()), *map(type, ext)} <= _TEXT_ONLY:
             ext = {_text(key): _text(value) for key, value in ext.items() if value is not None}
@@ -197,6 +206,7 @@ def _decode_binary(header: bytes, body: bytes) -> Command:
 
 def _decode_fields(header: bytes, pos: int, end: int) -> dict[str, str]:
     ext: dict[str, str] = {}
+    fields = 0
     while pos < end:
         if pos + 6 > end:
             raise HeaderError(f"a ROCKETMQ header with a torn field at byte {pos}")
@@ -211,4 +221,7 @@ def _decode_fields(header: bytes, pos: int, end: int) -> dict[str, str]:
         key = header[pos + 2 : key_end].decode("utf-8", "replace")
         ext[key] = header[key_end + 4 : text_end].decode("utf-8", "replace")
         pos = text_end
+        fields += 1
+        if fields > MAX_FIELDS:
+            raise HeaderError(f"a ROCKETMQ header with more than {MAX_FIELDS} fields")
     return ext

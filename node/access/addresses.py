@@ -73,6 +73,26 @@ class AddressPattern:
         )
 
 
+def address_list(text: str) -> list[AddressPattern]:
+    """Patterns and networks that are separated by commas. AddressError: one is neither."""
+    found = []
+    for part in filter(None, map(str.strip, _outside_braces(text))):
+        found.append(AddressPattern.parse_network(part) if "/" in part else AddressPattern.parse(part))
+    return found
+
+
+def _outside_braces(text: str) -> list[str]:
+    """Splits at the commas that are not inside of {}."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter == "{") - (letter == "}")
+        if letter == "," and depth <= 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
 def _parts(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> list[int]:
     packed = address.packed
     if address.version == 4:

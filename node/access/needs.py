@@ -97,7 +97,7 @@ def body(text: str, read: Callable[[Mapping[Any, Any]], Iterable[Need]]) -> Rule
 
     def needs(command: Command, _: TopicAt) -> Iterable[Need]:
         try:
-            value = fastjson.loads(command.body)
+            value = fastjson.loads_request(command.body)
         except FastjsonError as error:
             raise UnreadableError(f"the body is not JSON: {error}") from error
         if not isinstance(value, dict):

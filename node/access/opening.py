@@ -57,6 +57,12 @@ def open_credentials(name: str, file: str) -> Signer | None:
     """
     if not file:
         return None
+    key, secret = read_credentials(name, file)
+    return lambda command: sign(command, key, secret)
+
+
+def read_credentials(name: str, file: str) -> tuple[str, str]:
+    """Access key and secret of such a file. SettingsError, as above."""
     path = Path(file).expanduser()
     try:
         with path.open("rb") as opened:
@@ -69,4 +75,4 @@ def open_credentials(name: str, file: str) -> Signer | None:
     key, secret = fields.get("accessKey"), fields.get("secretKey")
     if not (isinstance(key, str) and key and isinstance(secret, str) and secret):
         raise SettingsError(name, f"{path} does not have the texts accessKey and secretKey")
-    return lambda command: sign(command, key, secret)
+    return key, secret

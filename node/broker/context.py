@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tallystick.store.formats.message import GetResult, Host, Message, MessageBatch, PutResult, QueryResult
+from tallystick.store.formats.message import UNLIMITED, GetResult, Host, Message, MessageBatch, PutResult, QueryResult
 
 if TYPE_CHECKING:
     import ssl
@@ -63,9 +63,11 @@ class ReadsView(Protocol):
         codes: frozenset[int] | None = None,
         accept: Callable[[int, bytes], bool] | None = None,
         bits: BitTest | None = None,
+        most_accepts: int = UNLIMITED,
     ) -> GetResult:
         """Returns records of a queue from `offset` on. `codes`: accepted hashes of tags (None: all).
-        `accept(tags_code, properties)`: whether one record is accepted. `bits`: of the filter in bit maps."""
+        `accept(tags_code, properties)`: whether one record is accepted. `bits`: of the filter in bit maps.
+        `most_accepts`: how many records `accept` tests at most."""
 
     def get_frame(
         self,

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from tallystick.node.access.addresses import address_list
 from tallystick.node.broker.services.rebuilding import all_queues
 from tallystick.node.broker.slaves.server import SlaveServer
 from tallystick.node.remoting.codes import RequestCode
@@ -112,7 +113,8 @@ class Alone:
         """Makes the port for slaves; `start` accepts connections. Does nothing without listeners."""
         broker = self._broker
         if self._slave_listeners:
-            self.slaves = SlaveServer(broker.store, self._slave_listeners)
+            allowed = address_list(broker.settings.haAllowedAddresses)
+            self.slaves = SlaveServer(broker.store, self._slave_listeners, allowed)
             broker.registration.ha_address = str(
                 Host(broker.settings.brokerIP2 or broker.settings.brokerIP1, self.slaves.port)
             )

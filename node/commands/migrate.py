@@ -18,6 +18,7 @@ from typing import Any
 
 from tallystick.node.commands.http_port import NoAnswerError, ask
 from tallystick.node.commands.terminal import InputError, bad, good, number, table, wrapped
+from tallystick.node.commands.tls_options import add_credentials_option, add_tls_options, cluster_client
 from tallystick.node.core import migration
 from tallystick.node.core.client import ClusterClient
 from tallystick.node.core.migration import Facts, Place
@@ -68,6 +69,8 @@ def add_parsers(commands: Any) -> None:
                 "seconds between two brokers: clients need them to use the new routes (30, as pollNameServerInterval)"
             )
             parser.add_argument("--pause", type=number(0, 86_400), default=30, help=text)
+        add_credentials_option(parser)
+        add_tls_options(parser)
         parser.add_argument("--json", action="store_true", help="print JSON")
         parser.set_defaults(call=_run(calls[name]))
 
@@ -83,10 +86,16 @@ def _print(args: argparse.Namespace, value: Any, text: str) -> None:
 # -- the slaves --------------------------------------------------------------------------------------------------------
 
 
+def _one(args: argparse.Namespace, place: str) -> argparse.Namespace:
+    """The options of a request to one slave. Its HTTP port uses TLS if `--slave` says https://, whatever the name
+    servers use."""
+    names = ("ca", "tls_cert", "tls_key", "any_certificate") if place.startswith("https://") else ()
+    return argparse.Namespace(http=place, token_file=args.token_file, **{name: getattr(args, name) for name in names})
+
+
 def _node(args: argparse.Namespace, place: str) -> dict[str, Any]:
     """GET /node of a slave. NoAnswerError."""
-    one = argparse.Namespace(http=place, token_file=args.token_file)
-    status, found = ask(one, "GET", "/node")
+    status, found = ask(_one(args, place), "GET", "/node")
     if status != 200:
         raise NoAnswerError(f"{place}: {found.get('error', 'no broker answers there')}")
     return found
@@ -135,7 +144,7 @@ async def _pairs(args: argparse.Namespace, client: ClusterClient) -> list[tuple[
 
 async def _plan(args: argparse.Namespace) -> int:
     rows, lines, blocked = [], [], False
-    async with ClusterClient(args.nameserver) as client:
+    async with cluster_client(args) as client:
         for place in await migration.places(client):
             if place.master is None:
                 lines.append(f"{place.name}: {bad('it has no master')}")
@@ -194,7 +203,7 @@ async def _until(args: argparse.Namespace, reached: Callable[[dict[str, Any]], b
     deadline = time.monotonic() + args.wait
     shown = ""
     while True:
-        async with ClusterClient(args.nameserver) as client:
+        async with cluster_client(args) as client:
             pairs = await _pairs(args, client)
         nodes = {place.name: node for place, _, node in pairs}
         text = table([_row(*pair) for pair in pairs], ("broker", "slave", "state", "behind", "reason"))
@@ -231,7 +240,7 @@ async def _compare(
 
 async def _rehearse(args: argparse.Namespace) -> int:
     rows, problems = [], []
-    async with ClusterClient(args.nameserver) as client:
+    async with cluster_client(args) as client:
         for place, http, node in await _pairs(args, client):
             if _is_promoted(node):
                 rows.append((place.name, http, good("promoted already"), ""))
@@ -249,7 +258,7 @@ async def _rehearse(args: argparse.Namespace) -> int:
 
 async def _switch(args: argparse.Namespace) -> int:
     rows: list[tuple[str, ...]] = []
-    async with ClusterClient(args.nameserver) as client:
+    async with cluster_client(args) as client:
         pairs = await _pairs(args, client)
     promoted_one = False
     for place, http, node in pairs:
@@ -257,8 +266,7 @@ async def _switch(args: argparse.Namespace) -> int:
             # A producer of several brokers must not find two of them fenced.
             await asyncio.sleep(args.pause)
         promoted_one = promoted_one or not _is_promoted(node)
-        one = argparse.Namespace(http=http, token_file=args.token_file)
-        status, answer = await asyncio.to_thread(ask, one, "POST", "/promotion", {}, _LIMIT_S)
+        status, answer = await asyncio.to_thread(ask, _one(args, http), "POST", "/promotion", {}, _LIMIT_S)
         if status != 200:
             return _concluded(args, rows, [f"{place.name}: {http} refused: {answer.get('error', 'no reason given')}"])
         lost = answer.get("strayBytes", 0)
@@ -268,7 +276,7 @@ async def _switch(args: argparse.Namespace) -> int:
 
 async def _verify(args: argparse.Namespace) -> int:
     rows, problems = [], []
-    async with ClusterClient(args.nameserver) as client:
+    async with cluster_client(args) as client:
         for place, http, node in await _pairs(args, client):
             if not _is_promoted(node):
                 problems.append(f"{place.name}: the slave {http} is not promoted")
@@ -301,8 +309,7 @@ async def _back(args: argparse.Namespace) -> int:
         if _is_promoted(node):
             problems.append(f"{name}: {http} is the master, and the old master can only become its slave")
             continue
-        one = argparse.Namespace(http=http, token_file=args.token_file)
-        status, answer = await asyncio.to_thread(ask, one, "DELETE", "/promotion", None, _LIMIT_S)
+        status, answer = await asyncio.to_thread(ask, _one(args, http), "DELETE", "/promotion", None, _LIMIT_S)
         text = f"{answer['master']} accepts messages again" if status == 200 else str(answer.get("error"))
         rows.append((name, http, "slave", text))
     return _concluded(args, rows, problems)

@@ -1,4 +1,4 @@
-"""TLS of the commands that connect to a running cluster: its options, and the context that they describe."""
+"""TLS and credentials of the commands that connect to a running cluster: their options, and what these describe."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
+from tallystick.node.access.opening import open_credentials
 from tallystick.node.core.client import ClusterClient
 from tallystick.node.tls.certificate import ClientCertificate
 from tallystick.node.tls.settings import TlsSettings
@@ -37,6 +38,17 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_credentials_option(parser: argparse.ArgumentParser) -> None:
+    """Adds --credentials. A secret itself is never an argument: other users of the machine can read those."""
+    parser.add_argument(
+        "--credentials",
+        default=os.environ.get("TALLY_CREDENTIALS") or "",
+        metavar="FILE",
+        help="sign requests with the account of this file, which has accessKey and secretKey as RocketMQ's "
+        "conf/tools.yml ($TALLY_CREDENTIALS)",
+    )
+
+
 def tls_settings(args: argparse.Namespace, *, always: bool = False) -> TlsSettings:
     """What the options say. `always`: use TLS without an option too. SettingsError: they cannot be used together."""
     given = {name: getattr(args, name, None) for name in ("ca", "tls_cert", "tls_key")}
@@ -62,5 +74,6 @@ def tls_context(args: argparse.Namespace, *, always: bool = False) -> Callable[[
 
 
 def cluster_client(args: argparse.Namespace) -> ClusterClient:
-    """A client of the cluster of `--nameserver`."""
-    return ClusterClient(args.nameserver, tls=tls_context(args))
+    """A client of the cluster of `--nameserver`. SettingsError: a file cannot be used."""
+    sign = open_credentials("--credentials", args.credentials)
+    return ClusterClient(args.nameserver, tls=tls_context(args), sign=sign)

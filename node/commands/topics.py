@@ -12,7 +12,7 @@ from typing import Any
 
 from tallystick.node.broker.tables.topic_attributes import MAX_RETENTION_HOURS, RETENTION
 from tallystick.node.commands.terminal import number, table
-from tallystick.node.commands.tls_options import add_tls_options, cluster_client
+from tallystick.node.commands.tls_options import add_credentials_option, add_tls_options, cluster_client
 from tallystick.node.core.client import ClusterClient, RequestRefusedError
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.store import fastjson
@@ -58,13 +58,15 @@ def add_parsers(commands: Any) -> None:
 
 
 def nameserver_option(parser: argparse.ArgumentParser) -> None:
-    """Adds `--nameserver`, with the environment's TALLY_NAMESERVER as its default, and the options of TLS."""
+    """Adds `--nameserver`, whose default is the environment's TALLY_NAMESERVER, `--credentials`, and the options of
+    TLS."""
     parser.add_argument(
         "--nameserver",
         "-n",
         default=os.environ.get("TALLY_NAMESERVER", DEFAULT_NAMESERVER),
         help=f"host:port of the name servers, separated by ';' ($TALLY_NAMESERVER or {DEFAULT_NAMESERVER})",
     )
+    add_credentials_option(parser)
     add_tls_options(parser)
 
 

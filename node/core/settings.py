@@ -17,6 +17,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
+from tallystick.node.access.addresses import AddressError, address_list
 from tallystick.node.core import logs
 from tallystick.node.tls.settings import TlsMode
 from tallystick.store.memory_budget import MIN_LIMIT
@@ -103,6 +104,14 @@ class BrokerSettings:
         "Address or name at which slaves reach the port for slaves.",
         operator=True,
         default_text="`brokerIP1`",
+    )
+    haAllowedAddresses: str = setting(
+        "",
+        "Addresses of slaves, separated by commas: networks such as `10.1.0.0/16`, and the patterns of "
+        "`plain_acl.yml`. Others are refused at the port for slaves (`haListenPort`), which has neither access control "
+        "nor TLS and gives the whole log. Empty: every address may connect; with `aclEnable` none, and the port stays "
+        "closed.",
+        own=True,
     )
     addressWaitMills: int = setting(
         60_000,
@@ -578,6 +587,10 @@ class BrokerSettings:
         if ";" in self.externalAddress:
             raise SettingsError("externalAddress", f"{self.externalAddress!r} is more than one host:port")
         check_addresses("externalAddress", self.externalAddress)
+        try:
+            address_list(self.haAllowedAddresses)
+        except AddressError as error:
+            raise SettingsError("haAllowedAddresses", str(error)) from None
         tls = {name: getattr(self, name) for name in ("groupTlsCa", "groupTlsCertificate", "groupTlsKey")}
         for name, value in tls.items():
             if any(tls.values()) and not value:

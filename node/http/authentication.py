@@ -144,12 +144,20 @@ def foreign(request: web.Request, hosts: frozenset[str] | set[str]) -> str:
     if site not in ("none", "same-origin"):
         return f"a page of another site sent the request (Sec-Fetch-Site: {site})"
     origin, host = request.headers.get("Origin"), request.headers.get("Host", "")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+    if origin is not None and _netloc(origin) != host.lower():
         return f"a page of another origin sent the request (Origin: {origin})"
     name = host_name(host)
     if not is_private(name) and name not in hosts:
         return f"{name or 'an empty Host'} is not a name of this machine: add it to http.allowedHosts"
     return ""
+
+
+def _netloc(origin: str) -> str | None:
+    """Host and port of an origin, in lower case; None: it is not valid."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def host_name(host: str) -> str:

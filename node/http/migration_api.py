@@ -64,7 +64,7 @@ def migration_routes(view: AdminView, *, authenticated: bool) -> list[web.RouteD
     async def plan(request: web.Request) -> Any:
         if not authenticated:
             raise ApiError(403, "this request needs adminTokenFile: the process connects to addresses of the caller")
-        return {"brokers": await _plan(_name_servers(await object_of(request)))}
+        return {"brokers": await _plan(_name_servers(await object_of(request)), view.broker())}
 
     async def comparison(request: web.Request) -> Any:
         broker = view.broker()
@@ -91,18 +91,25 @@ def _sample(body: dict[str, Any]) -> int:
     return found
 
 
-async def _plan(nameservers: str) -> list[dict[str, Any]]:
+async def _plan(nameservers: str, broker: Broker | None) -> list[dict[str, Any]]:
     limit = asyncio.Semaphore(_AT_ONCE)
 
     async def row(client: ClusterClient, place: Place) -> dict[str, Any]:
         async with limit:
             return await _row(client, place)
 
-    async with ClusterClient(nameservers) as client:
+    async with _client(nameservers, broker) as client:
         known = await migration.places(client)
         if len(known) > _MOST_BROKERS:
             raise ApiError(409, f"the cluster has {len(known)} broker names, and at most {_MOST_BROKERS} are supported")
         return list(await asyncio.gather(*(row(client, place) for place in known)))
+
+
+def _client(nameservers: str, broker: Broker | None) -> ClusterClient:
+    """With the credentials and the TLS of the broker's own requests; None: this process has no broker."""
+    if broker is None:
+        return ClusterClient(nameservers)
+    return ClusterClient(nameservers, tls=broker.client_context, sign=broker.sign)
 
 
 async def _row(client: ClusterClient, place: Place) -> dict[str, Any]:
@@ -144,7 +151,7 @@ async def _compared(broker: Broker, sample: int) -> dict[str, Any]:
     theirs = copy.counterpart
     if not theirs:
         raise ApiError(409, "the address of the master is not known")
-    async with ClusterClient(broker.settings.namesrvAddr, tls=broker.client_context) as client:
+    async with _client(broker.settings.namesrvAddr, broker) as client:
         found = await migration.compare(
             client,
             str(broker.advertised),

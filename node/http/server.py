@@ -46,6 +46,7 @@ from tallystick.node.http.limits import BODY_S, Guards
 from tallystick.node.http.log_api import log_routes
 from tallystick.node.http.migration_api import migration_routes
 from tallystick.node.http.node_api import node_routes
+from tallystick.node.http.peer_errors import peer_errors
 from tallystick.node.http.promotion_api import promotion_routes
 from tallystick.node.http.settings_api import settings_routes
 from tallystick.node.http.store_files_api import StoreFilesApi
@@ -240,7 +241,7 @@ class HttpServer:
                 tls.certificate.require()
             self._tls = tls.port(LimitedLog(_logger, time.monotonic), settings.tlsMode)
         app = application(probes, group, admin, settings, self._under_way)
-        self._runner = web.AppRunner(app, access_log=None, lingering_time=_LINGER_S)
+        self._runner = web.AppRunner(app, access_log=None, lingering_time=_LINGER_S, logger=peer_errors())
         self.guards: Guards | None = None
         """The guards of the connections; None before the start."""
         self._servers: list[asyncio.Server] = []

@@ -202,7 +202,7 @@ class BrokerRequests:
     def query_data_version(self, connection: Connection, request: Command) -> Command:
         address = need_str(request.ext, "brokerAddr")
         try:
-            version = DataVersion.from_json(fastjson.loads(request.body))
+            version = DataVersion.from_json(fastjson.loads_request(request.body))
         except fastjson.FastjsonError as error:
             raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the body is not a DataVersion: {error}") from error
         changed = self.routes.is_changed(address, version, connection)

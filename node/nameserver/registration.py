@@ -34,6 +34,9 @@ WHOLE_FIELD = "allTopics"
 """Header field of a registration: the body has all topics of the broker, so others are deleted. RocketMQ's brokers do
 not send it, because they also register single changed topics."""
 MAX_BYTES = 64 << 20  # of an uncompressed body
+_MAX_RATIO, _RATIO_FROM_BYTES = 100, 1 << 20
+"""How many times as large as the compressed body it can be, above this size. A table of topics has about 10; zeros have
+1000, and would cost the name server a thousand times what they cost their sender."""
 MAX_TOPICS = 250_000
 """Largest number of topics of one registration, and of one broker name."""
 
@@ -92,11 +95,12 @@ def decode_compressed(body: bytes) -> RegisterBody:
     """Parses the compressed form. RegistrationError."""
     inflater = zlib.decompressobj()
     try:
-        data = inflater.decompress(body, MAX_BYTES)
+        most = min(MAX_BYTES, max(_RATIO_FROM_BYTES, len(body) * _MAX_RATIO))
+        data = inflater.decompress(body, most)
     except zlib.error as error:
         raise RegistrationError(f"the body is not compressed: {error}") from error
     if inflater.unconsumed_tail:
-        raise RegistrationError(f"the body has more than {MAX_BYTES} bytes when it is not compressed")
+        raise RegistrationError(f"the body has more than {most} bytes when it is not compressed")
     if not inflater.eof:
         raise RegistrationError("the compressed body ends too early")
     pos = 0
@@ -146,7 +150,7 @@ def _queue_data(name: str, config: Any) -> QueueData:
 
 def _json(text: bytes) -> Any:
     try:
-        return fastjson.loads(text)
+        return fastjson.loads_request(text)
     except fastjson.FastjsonError as error:
         raise RegistrationError(f"the body is not JSON: {error}") from error
 

@@ -1,7 +1,9 @@
 """The codec of commands, shared with clients: the code is in their wheel, which depends on no other."""
 
 from tallystick.client.wire.codec import (
+    MAX_FIELDS,
     MAX_FRAME,
+    MAX_HEADER,
     FrameError,
     HeaderError,
     decode,
@@ -10,7 +12,9 @@ from tallystick.client.wire.codec import (
 )
 
 __all__ = [
+    "MAX_FIELDS",
     "MAX_FRAME",
+    "MAX_HEADER",
     "FrameError",
     "HeaderError",
     "decode",

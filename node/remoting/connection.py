@@ -4,7 +4,8 @@ Requests are served in the order in which they arrive. A handler that is a plain
 that waits becomes a task, so later requests can be answered before it (the opaque number identifies the answer).
 
 If a peer does not read its answers, or sends faster than handlers finish, the connection stops reading until that
-changes (`Limits`). Frames that were already read wait in `_backlog`, which has at most one chunk of the transport.
+changes (`Limits`). Requests of a server's connection that do not fit into a turn of the event loop are served in later
+ones (`Turns`). Frames that were already read wait in `_backlog`, which has at most two chunks of the transport.
 Invalid frames and headers close the connection, because no answer is possible.
 
 The memory that a connection holds for its peer (an unfinished frame, unsent bytes, bodies of waiting requests) is
@@ -30,11 +31,13 @@ from tallystick.node.remoting.errors import (
     RemotingTimeout,
 )
 from tallystick.node.remoting.frames import Frame, FrameSource
+from tallystick.node.remoting.turns import Turns
 from tallystick.replication.transport.certificates import certificate_names, common_names
 from tallystick.store.formats.message import Host
 
 _SMALL_BODY = 16_384  # below, joining is cheaper than a list of two
 _WATCHED_BYTES = 16_384  # a connection that holds less is charged only at the next sweep
+_LARGE_BYTES = 131_072  # of an unfinished frame above which reading it takes turns
 _SLOW_BYTES = 65_536  # unsent bytes above which each write updates the charge
 _CLOSE_GRACE_S = 5.0  # to send the last bytes after close()
 
@@ -59,6 +62,10 @@ class Connection(asyncio.Protocol):
         self._active = False
         """Whether bytes were received or sent since the last sweep. A flag is cheaper than the time of each."""
         self._backlog: deque[Frame] = deque()
+        self._turns: Turns | None = None
+        self._has_turns = False
+        """Whether `_turns` serves what is in the backlog."""
+        self._waits_to_read = False
         self._in_flight = 0
         self._write_slow = False
         self._write_paused = False
@@ -218,6 +225,7 @@ class Connection(asyncio.Protocol):
             self.closed = True
             return
         self._transport.set_write_buffer_limits(high=min(_SLOW_BYTES, self._limits.write_high_bytes))
+        self._turns = endpoint.turns()
         endpoint.connected(self)
         self._source = endpoint.frame_source_factory(self)
 
@@ -261,6 +269,7 @@ class Connection(asyncio.Protocol):
         if frames:
             if self._backlog:  # the transport had one more chunk when reading was paused
                 self._put_back(frames)
+                self._pause_reading()
             else:
                 self._serve(frames)
         if broken is not None and not self.closed:
@@ -268,8 +277,13 @@ class Connection(asyncio.Protocol):
             if not self._calls:  # otherwise their callers get the error
                 self.endpoint.log.warning("frame", "%s sent %s: connection closed", self.id, str(broken))
             self.close()
-        if source.unfinished_bytes > _WATCHED_BYTES or self._charged:
+        if (unfinished := source.unfinished_bytes) > _WATCHED_BYTES or self._charged:
             self._charge()
+            turns = self._turns
+            if unfinished > _LARGE_BYTES and turns is not None and turns.is_over and not self._waits_to_read:
+                self._waits_to_read = True
+                self._pause_reading()
+                turns.wait_to_read(self)
 
     def pause_writing(self) -> None:
         """Called when unsent answers exceed `write_high_bytes`. No requests of the peer are read until it reads
@@ -293,29 +307,74 @@ class Connection(asyncio.Protocol):
     @property
     def at_ease(self) -> bool:
         """Whether a request can be served at once: no request waits before it, and the peer reads its answers."""
-        return not (self._backlog or self._blocked or self.closed or self.endpoint.stopping)
+        if self._backlog or self._blocked or self.closed or self.endpoint.stopping:
+            return False
+        return self._turns is None or not self._turns.is_over
+
+    @property
+    def peer(self) -> str:
+        """See `Waiting`."""
+        return self.remote.ip
 
     @property
     def _blocked(self) -> bool:
         return self._write_paused or self._in_flight >= self._limits.requests_in_flight
 
     def _serve(self, frames: list[Frame]) -> None:
-        for served, frame in enumerate(frames, 1):
+        turns = self._turns
+        for served, frame in enumerate(frames):
+            if turns is not None and turns.is_over:
+                self._put_back(frames[served:])
+                self._wait_for_turn(turns)
+                return
             self._dispatch(frame)
             if self.closed:
                 return
-            if self._write_paused or self._in_flight >= self._limits.requests_in_flight:
-                self._put_back(frames[served:])
+            if self._blocked:
+                self._put_back(frames[served + 1 :])
                 self._pause_reading()
                 return
 
+    def serve_next(self) -> bool:
+        """See `Waiting`."""
+        if self._backlog and not self._blocked:
+            self._serve_from_backlog()
+        self._has_turns = bool(self._backlog) and not self._blocked
+        if not self._has_turns:
+            self._read_on()
+        return self._has_turns
+
     def _go_on(self) -> None:
+        if self._has_turns:
+            return
+        turns = self._turns
         while self._backlog and not self._blocked:
-            frame = self._backlog.popleft()
-            if len(frame.body) > _WATCHED_BYTES:
-                self._waits(-len(frame.body))
-            self._dispatch(frame)
-        if self._read_paused and not self._blocked and not self.closed and self._transport is not None:
+            if turns is not None and turns.is_over:
+                self._wait_for_turn(turns)
+                return
+            self._serve_from_backlog()
+        self._read_on()
+
+    def _wait_for_turn(self, turns: Turns) -> None:
+        self._has_turns = True
+        turns.wait(self)
+
+    def _serve_from_backlog(self) -> None:
+        frame = self._backlog.popleft()
+        if len(frame.body) > _WATCHED_BYTES:
+            self._waits(-len(frame.body))
+        self._dispatch(frame)
+
+    def read_on(self) -> None:
+        """See `Waiting`."""
+        self._waits_to_read = False
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Reads again, unless something is to be served before."""
+        if self._backlog or self._blocked or self._waits_to_read or self.closed:
+            return
+        if self._read_paused and self._transport is not None:
             self._read_paused = False
             self._transport.resume_reading()
 
@@ -409,7 +468,7 @@ class Connection(asyncio.Protocol):
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self.endpoint.tasks.discard(task)
         self._in_flight -= 1
-        if self._read_paused:
+        if self._read_paused or self._backlog:
             self._go_on()
 
     def _failed(self, request: Command, error: Exception) -> Command:

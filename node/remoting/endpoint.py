@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.frames import FrameSource, FrameSplitter
+from tallystick.node.remoting.turns import Turns
 from tallystick.node.tls.handshakes import network_of
 from tallystick.store import memory_budget
 from tallystick.store.limited_log import LimitedLog
@@ -84,6 +85,10 @@ class Endpoint:
         self.stopping = False
         self._sweeper: asyncio.TimerHandle | None = None
         self._all_lost = asyncio.Event()
+
+    def turns(self) -> Turns | None:
+        """What divides the time of the event loop among connections; None: requests are served when they are read."""
+        return None
 
     def sweep(self) -> None:
         """Close connections without a byte in or out for `idle_seconds`; cut those that do not end after `close`."""

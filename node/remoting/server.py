@@ -10,6 +10,7 @@ from typing import Any
 
 from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.endpoint import Endpoint, Handler, Limits
+from tallystick.node.remoting.turns import Turns, turns_of_loop
 from tallystick.node.tls.process import ProcessTls
 
 __all__ = ["Connection", "Handler", "Limits", "RemotingServer"]
@@ -21,6 +22,10 @@ class RemotingServer(Endpoint):
     """One listening port. `routes` maps request codes to handlers; codes without one are answered with 3."""
 
     _servers: Sequence[asyncio.Server] = ()
+
+    def turns(self) -> Turns:
+        """See `Endpoint`: its peers may be strangers."""
+        return turns_of_loop(self.clock)
 
     async def start(self, host: str, port: int, tls: ProcessTls | None = None, setting: str = "") -> int:
         """Listen; returns the port (chosen by the system for 0). OSError: the address cannot be used, see `bind`."""

@@ -5,7 +5,8 @@ connection with TLS, before its peer has shown who it is. Therefore:
 
     a handshake begins ── too many of its address, or too many at all ──▶ the oldest of these is ended
                        ── not complete after the time limit ────────────▶ it is ended
-    bytes arrive ──▶ it waits for its turn; the addresses take turns, for `_TURN_S` in each turn of the event loop
+    bytes arrive ──▶ it waits for its turn; the addresses take turns. One handshake at a time is continued, in a thread:
+                     OpenSSL computes without Python's lock, and the event loop serves other connections meanwhile
 
 The oldest is ended and not the new one refused: a client that works completes its handshake in milliseconds, and the
 oldest are those of peers that do not.
@@ -18,9 +19,8 @@ import ipaddress
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Protocol
-
-_TURN_S = 0.001
 
 
 class Handshake(Protocol):
@@ -28,8 +28,14 @@ class Handshake(Protocol):
 
     address: str
 
+    def before_step(self) -> None:
+        """It is its turn: prepares what `step` uses, which nothing else may use until `stepped`."""
+
     def step(self) -> None:
-        """Continues with the bytes that arrived."""
+        """Continues with the bytes that arrived. Runs in a thread, and raises nothing."""
+
+    def stepped(self) -> None:
+        """The step is done. Called on the event loop, also if the handshake has ended in the meantime."""
 
     def fail(self, reason: str) -> None:
         """Ends the connection."""
@@ -39,8 +45,15 @@ class Handshakes:
     """All handshakes of a process."""
 
     def __init__(
-        self, *, most: int, most_of_address: int, timeout_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        most: int,
+        most_of_address: int,
+        timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        executor: Executor | None = None,
     ) -> None:
+        """`executor`: runs the steps; None: a thread that is started for the first one."""
         self.completed = 0
         self.failed = 0
         """Handshakes that did not complete: the peer left or sent something wrong, or it was ended here."""
@@ -51,11 +64,17 @@ class Handshakes:
         self._deadlines: dict[Handshake, float] = {}  # oldest first
         self._by_address: dict[str, dict[Handshake, None]] = {}
         self._ready: dict[str, deque[Handshake]] = {}  # the first address is the next one
-        self._turn: asyncio.Handle | None = None
+        self._executor = executor
+        self._stepping: Handshake | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._deadlines)
+
+    @property
+    def waiting(self) -> int:
+        """Handshakes that wait for their turn, or have it."""
+        return sum(map(len, self._ready.values())) + (self._stepping is not None)
 
     def begin(self, handshake: Handshake) -> None:
         """A handshake begins. Older ones may end for it."""
@@ -71,10 +90,10 @@ class Handshakes:
             self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self._expire)
 
     def ready(self, handshake: Handshake) -> None:
-        """Bytes of this handshake arrived: `step` is called when it is its turn."""
+        """Bytes of this handshake arrived: `step` is called when it is its turn, and `stepped` after it."""
         self._ready.setdefault(network_of(handshake.address), deque()).append(handshake)
-        if self._turn is None:
-            self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
+        if self._stepping is None:
+            self._continue_next()
 
     def end(self, handshake: Handshake, *, completed: bool) -> None:
         """It is over. Further calls do nothing."""
@@ -93,8 +112,7 @@ class Handshakes:
             self._timer.cancel()
             self._timer = None
 
-    def _take_turn(self) -> None:
-        end_s = self._clock() + _TURN_S
+    def _continue_next(self) -> None:
         while self._ready:
             key = next(iter(self._ready))
             waiting = self._ready.pop(key)
@@ -102,11 +120,21 @@ class Handshakes:
             if waiting:
                 self._ready[key] = waiting  # behind the other addresses
             if handshake in self._deadlines:
-                handshake.step()
-            if self._clock() >= end_s:
-                break
-        # Other connections are read in between.
-        self._turn = asyncio.get_running_loop().call_soon(self._take_turn) if self._ready else None
+                if self._executor is None:
+                    self._executor = ThreadPoolExecutor(1, "tls-handshakes")
+                self._stepping = handshake
+                handshake.before_step()
+                done = asyncio.get_running_loop().run_in_executor(self._executor, handshake.step)
+                done.add_done_callback(self._stepped)
+                return
+
+    def _stepped(self, done: asyncio.Future[None]) -> None:
+        handshake, self._stepping = self._stepping, None
+        assert handshake is not None
+        handshake.stepped()
+        if self._stepping is None:
+            self._continue_next()
+        done.result()
 
     def _expire(self) -> None:
         self._timer = None

@@ -24,6 +24,10 @@ _HANDSHAKE_MAX_BYTES = 128 << 10
 _OWN_MAX_BYTES = 256 << 10
 _CHUNK_BYTES = 256 << 10
 _RECORD_BYTES = 16 << 10
+_RECORD_HEAD = 5  # type, version, length
+_RECORD_TYPES = range(20, 24)
+_RECORD_MAX_BYTES = _RECORD_BYTES + 2048
+"""Of the encrypted record."""
 _GATHERED_BYTES = 128 << 10
 """Plain bytes that are encrypted before the turn ends, so that a large answer is not held twice."""
 
@@ -71,6 +75,10 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._is_open = False
         self._is_closed = False
         self._is_waiting = False  # for its turn in the handshake
+        self._is_stepping = False  # in the thread of the handshakes, to which `_incoming` and `_ssl` belong then
+        self._arrived = bytearray()
+        """What came for the next step of the handshake."""
+        self._step_error: ssl.SSLError | None = None
         self._handshake_bytes = 0
         self._read_paused = False
         self._own_bytes = 0  # that OpenSSL wrote for itself since the peer had read everything
@@ -81,26 +89,57 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     # --- the handshake ---
 
+    def before_step(self) -> None:
+        """See `Handshake`. What arrives from now on is for the next step."""
+        self._is_stepping = True
+        size = _whole_records(self._arrived)
+        self._incoming.write(memoryview(self._arrived)[:size].tobytes())
+        del self._arrived[:size]
+        self._handshake_bytes += size
+        self._step_error = None
+
     def step(self) -> None:
         """See `Handshake`."""
-        self._is_waiting = False
-        if self._ssl is None:
-            self._ssl = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         try:
+            if self._ssl is None:
+                self._ssl = self._context.wrap_bio(self._incoming, self._outgoing, server_side=True)
             self._ssl.do_handshake()
-        except ssl.SSLWantReadError:
-            self._send_own()
-            return
         except ssl.SSLError as error:
+            self._step_error = error
+
+    def stepped(self) -> None:
+        """See `Handshake`."""
+        self._is_waiting = self._is_stepping = False
+        error = self._step_error
+        if self._is_closed:
+            self._ssl = None
+        elif isinstance(error, ssl.SSLWantReadError):
+            self._send_own()
+            if self._handshake_bytes > _HANDSHAKE_MAX_BYTES:
+                self.fail(f"a handshake of more than {_HANDSHAKE_MAX_BYTES} bytes")
+                return
+            self._raw.resume_reading()
+            self._wait_for_records()
+        elif error is not None:
             self._send_own()
             self.fail(_words(error))
-            return
-        self._is_open = True
-        self._handshakes.end(self, completed=True)
-        self._send_own()
-        self._flush()
-        if self._incoming.pending:
-            self._read()
+        else:
+            self._is_open = True
+            self._handshakes.end(self, completed=True)
+            self._incoming.write(bytes(self._arrived))
+            self._arrived.clear()
+            self._send_own()
+            self._flush()
+            if not self._read_paused:
+                self._raw.resume_reading()
+            if self._incoming.pending:
+                self._read()
+
+    def _wait_for_records(self) -> None:
+        """Waits for a turn if there is something to do in it: a byte at a time is not worth one."""
+        if _whole_records(self._arrived):
+            self._is_waiting = True
+            self._handshakes.ready(self)
 
     def fail(self, reason: str) -> None:
         """Ends the connection because of its peer. Before, alerts for the peer are sent."""
@@ -118,16 +157,15 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         """Called with received ciphertext."""
         if self._is_closed:
             return
-        self._incoming.write(data)
         if self._is_open:
+            self._incoming.write(data)
             self._read()
             return
-        self._handshake_bytes += len(data)
-        if self._handshake_bytes > _HANDSHAKE_MAX_BYTES:
-            self.fail(f"a handshake of more than {_HANDSHAKE_MAX_BYTES} bytes")
-        elif not self._is_waiting:
-            self._is_waiting = True
-            self._handshakes.ready(self)
+        self._arrived += data
+        if self._is_waiting:
+            self._raw.pause_reading()  # the rest waits in the socket
+        else:
+            self._wait_for_records()
 
     def eof_received(self) -> None:
         """Called when the peer sends no more. TLS has no half-closed connections."""
@@ -147,7 +185,9 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._is_closed = True
         self._handshakes.end(self, completed=False)
         self._gathered.clear()
-        self._ssl = None
+        self._arrived.clear()
+        if not self._is_stepping:
+            self._ssl = None
         self._inner.connection_lost(error)
 
     # --- the transport of the inner protocol ---
@@ -302,6 +342,19 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             self.fail(_words(error))
             return
         self._send()
+
+
+def _whole_records(data: bytearray) -> int:
+    """Size of the complete records at the begin of `data`; all of it, if OpenSSL will refuse the next one."""
+    at = 0
+    while len(data) - at >= _RECORD_HEAD:
+        size = int.from_bytes(data[at + 3 : at + 5], "big")
+        if data[at] not in _RECORD_TYPES or size > _RECORD_MAX_BYTES:
+            return len(data)
+        if len(data) - at < _RECORD_HEAD + size:
+            break
+        at += _RECORD_HEAD + size
+    return at
 
 
 def _words(error: ssl.SSLError) -> str:

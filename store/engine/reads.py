@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tallystick.store._kernel import key_hash as index_key_hash
 from tallystick.store.clock import steady_ms
 from tallystick.store.engine.put_times import GetCounts
-from tallystick.store.formats.message import GetResult, GetStatus, QueryResult
+from tallystick.store.formats.message import UNLIMITED, GetResult, GetStatus, QueryResult
 from tallystick.store.formats.record import store_timestamp
 from tallystick.store.settings import BrokerRole
 
@@ -87,22 +87,24 @@ class Reads:
         codes: frozenset[int] | None = None,
         accept: Callable[[int, bytes], bool] | None = None,
         bits: BitTest | None = None,
+        most_accepts: int = UNLIMITED,
     ) -> GetResult:
         """Records of a queue from `offset` on, as many as RocketMQ returns in one answer.
 
-        `codes`: accepted tag hashes (None: all). `accept(tags_code, properties)` makes the final decision per record.
+        `codes`: accepted tag hashes (None: all). `accept(tags_code, properties)` makes the final decision per record,
+        for `most_accepts` records at most: the next pull continues behind them.
         `bits`: records that their bit map excludes are skipped before that, unread.
         """
         begin_ms = steady_ms()
         name = topic.encode(errors="surrogatepass")
-        found = self._get(name, queue_id, offset, max_messages, codes, accept, bits)
+        found = self._get(name, queue_id, offset, max_messages, codes, accept, bits, most_accepts)
         if found[0] != 0 and offset >= found[3] and self._dispatcher.catch_up():
             # Acknowledged messages can be read, even if they were not dispatched yet.
-            found = self._get(name, queue_id, offset, max_messages, codes, accept, bits)
+            found = self._get(name, queue_id, offset, max_messages, codes, accept, bits, most_accepts)
         looks = 0
         while found[7] >= 0 and looks < _MOST_LOOKS and self._queue_repair.look_at(name, queue_id, found[7]):
             looks += 1
-            found = self._get(name, queue_id, offset, max_messages, codes, accept, bits)
+            found = self._get(name, queue_id, offset, max_messages, codes, accept, bits, most_accepts)
         if self._dispatch.damaged > self._damaged:
             self._damaged = self._dispatch.damaged
             met = self._dispatch.take_damaged()
@@ -111,7 +113,9 @@ class Reads:
             if any(self._media.is_being_repaired(pos) for pos, _ in met):
                 # The copy of another member will replace it soon: the reader waits before it.
                 self._log_repair.wait_for(topic, queue_id)
-                found = self._get(name, queue_id, offset, max_messages, codes, accept, bits, stop_at_damage=True)
+                found = self._get(
+                    name, queue_id, offset, max_messages, codes, accept, bits, most_accepts, stop_at_damage=True
+                )
                 self._damaged = self._dispatch.damaged
                 self._dispatch.take_damaged()
         status, next_offset, minimum, maximum, count, body, behind, _ = found
@@ -160,6 +164,7 @@ class Reads:
         codes: frozenset[int] | None,
         accept: Callable[[int, bytes], bool] | None,
         bits: BitTest | None,
+        most_accepts: int,
         *,
         stop_at_damage: bool = False,
     ) -> tuple[int, int, int, int, int, bytes, bool, int]:
@@ -178,6 +183,7 @@ class Reads:
             stop_at_damage,
             stop_at_wrong=not stop_at_damage,
             bits=bits,
+            most_accepts=most_accepts,
         )
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:

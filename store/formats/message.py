@@ -6,6 +6,7 @@ The statuses have RocketMQ's names (`PutMessageStatus`, `GetMessageStatus`), bec
 from __future__ import annotations
 
 import enum
+import sys
 from dataclasses import dataclass, field
 
 from tallystick.client.wire.host import Host
@@ -129,6 +130,10 @@ class PutResult:
     store_timestamp_ms: int = 0
     count: int = 1
     detail: str = ""
+
+
+UNLIMITED = sys.maxsize
+"""As many as there are."""
 
 
 class GetStatus(enum.Enum):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.client.wire.codec import MAX_FRAME, decode, encode, encode_head
+from tallystick.client.wire.codec import MAX_FIELDS, MAX_FRAME, MAX_HEADER, decode, encode, encode_head
 from tallystick.client.wire.command import LANGUAGES, Command, HeaderType
 from tallystick.client.wire.errors import FrameError, HeaderError
 from tallystick.client.wire.frames import Frame, FrameSplitter
@@ -301,3 +301,29 @@ def damaged(source: random.Random, frame: bytes) -> bytes:
         data[0:4] = struct.pack(">I", len(data) - 4)
         data[5:8] = struct.pack(">I", max(0, header_size))[1:]
     return bytes(data)
+
+
+def test_a_header_that_would_take_long_to_read_is_refused() -> None:
+    """Reading it costs its receiver much more than its sender: it is refused by its size."""
+    wide = {f"f{number}": "x" for number in range(MAX_FIELDS + 1)}
+    lenient = b'{code:11,"extFields":{"a":[' + b'{"a":1},' * 10_000 + b"]}}"
+    for header_type, header, reason in (
+        (HeaderType.JSON, b'{"code":11,"remark":"' + b"x" * MAX_HEADER + b'"}', "a header of"),
+        (HeaderType.JSON, json.dumps({"code": 11, "extFields": wide}).encode(), "extFields"),
+        (HeaderType.JSON, lenient, "strict JSON"),
+        (HeaderType.ROCKETMQ, _binary(wide), "more than"),
+        (HeaderType.ROCKETMQ, _binary({"a": "x" * MAX_HEADER}), "a header of"),
+    ):
+        with pytest.raises(HeaderError, match=reason):
+            decode(header_type, header, b"")
+    wide.popitem()
+    assert decode(HeaderType.JSON, json.dumps({"code": 11, "extFields": wide}).encode(), b"").ext == wide
+    assert decode(HeaderType.ROCKETMQ, _binary(wide), b"").ext == wide
+    properties = "\\ud800" + "x" * 32_000
+    text = b'{"code":310,"extFields":{"i":"' + properties.encode() + b'"}}'
+    assert len(decode(HeaderType.JSON, text, b"").ext["i"]) == 32_001, "a message with a lone surrogate"
+
+
+def _binary(ext: dict[str, str]) -> bytes:
+    frame = encode(Command(11, ext=ext, header_type=HeaderType.ROCKETMQ))
+    return frame[8 : 8 + int.from_bytes(frame[5:8], "big")]

@@ -273,3 +273,9 @@ def test_retried_messages_are_filtered_by_the_topic_they_came_from():
     assert not accept(0, b"RETRY_TOPIC\x01T\x02num\x015\x02")
     assert accept(0, b"RETRY_TOPIC\x01Other\x02num\x015\x02")
     assert accept(0, b"num\x015\x02")
+
+
+@pytest.mark.parametrize(("length", "tested"), [(10, 6553), (80, 819), (1000, 65), (16_384, 8)])
+def test_a_long_expression_tests_fewer_records_in_a_pull(length: int, tested: int) -> None:
+    text = "a = '" + "x" * (length - 6) + "'"
+    assert filter_of(text, "SQL92").most_accepts == tested

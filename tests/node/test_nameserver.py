@@ -456,9 +456,9 @@ async def test_changes_at_the_same_time_do_not_lose_each_other(world: World) -> 
 
 
 async def test_the_configuration_has_a_limit(world: World) -> None:
-    for n in range(2):
-        assert (await world.ask(RequestCode.PUT_KV_CONFIG, item(f"k{n}", "x" * 8_000_000))).code == 0
-    answer = await world.ask(RequestCode.PUT_KV_CONFIG, item("k3", "x" * 8_000_000))
+    for n in range(16):
+        assert (await world.ask(RequestCode.PUT_KV_CONFIG, item(f"k{n}", "x" * 1_000_000))).code == 0
+    answer = await world.ask(RequestCode.PUT_KV_CONFIG, item("k16", "x" * 1_000_000))
     assert answer.code == 1 and "the limit is 16777216" in (answer.remark or "")
 
 

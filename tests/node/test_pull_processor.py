@@ -89,7 +89,7 @@ class FakeStore(OwnParts):
     def max_offset(self, topic, queue_id):
         return self.min_offset(topic, queue_id) + len(self.messages.get((topic, queue_id), ()))
 
-    def get_message(self, topic, queue_id, offset, max_messages, *, codes=None, accept=None, bits=None):
+    def get_message(self, topic, queue_id, offset, max_messages, *, codes=None, accept=None, bits=None, **_):
         assert max_messages > 0
         low, high = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
         if high == 0:

@@ -18,6 +18,7 @@ from tallystick.node.broker.tables.subscriptions import SubscriptionData
 from tallystick.node.broker.tables.topics import TopicConfig
 from tallystick.node.core.settings import PERMISSION_READ, PERMISSION_WRITE, BrokerSettings
 from tallystick.node.remoting.connection import Connection
+from tallystick.node.remoting.turns import Turns
 from tallystick.store._kernel import DamageError
 from tallystick.store.formats import properties
 from tallystick.store.settings import StoreSettings
@@ -34,6 +35,7 @@ class World:
         self.wire = Wire()
         self.connection = Connection(broker._server)
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
+        self.connection._turns = Turns(lambda: 0.0)  # a test sends many requests in one turn of the event loop
         self.full_ways = 0
         handler = broker._server.routes[11]
 
@@ -260,7 +262,7 @@ async def test_headers_that_cannot_be_recognized_are_read_in_full(world: World) 
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOMEM, "Cannot allocate memory"), DamageError("short")])
-def test_a_failure_of_the_short_way_takes_the_full_way(world, monkeypatch, error):
+async def test_a_failure_of_the_short_way_takes_the_full_way(world, monkeypatch, error):
     header = pull_header(consumerGroup=GROUP, topic=TOPIC, queueOffset=0, commitOffset=0)
     world.pull(header)
     answered = world.pull(header)

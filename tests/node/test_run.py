@@ -179,3 +179,13 @@ def test_broker_and_name_server_apart(tmp_path: Path) -> None:
         gone = tally("produce", "T", "nobody there", *known)
         assert gone.returncode != 0 and "Traceback" not in gone.stderr
         assert nameserver.end() == 0
+
+
+def test_no_file_is_for_other_users_of_the_machine(tmp_path: Path) -> None:
+    with TallyProcess(tmp_path) as process:
+        produce(process, "Private", "hello")
+        made = [path for path in process.store.rglob("*") if path.name != "lock"]
+        names = {path.relative_to(process.store).parts[0] for path in made}
+        assert {"commitlog", "config", "consumequeue"} <= names
+        for path in made:
+            assert not path.stat().st_mode & 0o007, f"{path}: {path.stat().st_mode:o}"

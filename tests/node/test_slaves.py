@@ -27,6 +27,7 @@ from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command
 from tallystick.store.formats.message import Message, PutStatus
+from tallystick.store.setting import SettingsError
 from tallystick.store.settings import BrokerRole, FlushDiskType, StoreSettings
 
 BROKER = BrokerSettings(
@@ -212,6 +213,53 @@ async def test_strangers_are_closed_and_cost_nobody_anything(tmp_path: Path, mon
         await until_stored(broker)
         assert len(slaves_of(broker).states()) == 1 and not slave.closed.is_set()
         assert len(slaves_of(broker).to_json()["refused"]) <= 5
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_served"),
+    [
+        ("", True),
+        ("127.0.0.1", True),
+        ("10.0.0.0/8, 127.0.0.0/8", True),
+        ("127.0.0.{1,2}", True),
+        ("10.0.0.0/8", False),
+    ],
+)
+async def test_only_slaves_of_allowed_addresses_get_the_log(tmp_path: Path, allowed: str, is_served: bool) -> None:
+    settings = replace(BROKER, haAllowedAddresses=allowed)
+    settings.validate()
+    broker = await Broker.start(settings, small(tmp_path))
+    try:
+        await fill(broker, 5)
+        slave = await Slave().connect(slaves_of(broker).port)
+        if is_served:
+            await same(broker, slave)
+        else:
+            await slave.ended()
+            assert not slave.log
+            assert slaves_of(broker).to_json()["refused"][0]["state"] == "foreign"
+    finally:
+        await broker.stop()
+
+
+@pytest.mark.parametrize("wrong", ["10.0.0.0/33", "here", "10.0.0.{1,2"])
+def test_a_wrong_list_of_slaves_stops_the_start(wrong: str) -> None:
+    with pytest.raises(SettingsError, match="haAllowedAddresses"):
+        replace(BROKER, haAllowedAddresses=wrong).validate()
+
+
+@pytest.mark.parametrize("allowed", ["", "127.0.0.1"])
+async def test_access_control_closes_the_port_for_slaves_without_a_list(tmp_path: Path, allowed: str) -> None:
+    (tmp_path / "plain_acl.yml").write_text("accounts: []\n")
+    settings = replace(BROKER, aclEnable=True, aclFile=str(tmp_path / "plain_acl.yml"), haAllowedAddresses=allowed)
+    broker = await Broker.start(settings, small(tmp_path / "store"))
+    try:
+        assert (broker.slaves is not None) == bool(allowed)
+    finally:
+        await broker.stop()
+    if not allowed:
+        with pytest.raises(SettingsError, match="haAllowedAddresses"):
+            await Broker.start(settings, small(tmp_path / "store", brokerRole=BrokerRole.SYNC_MASTER))
 
 
 async def test_a_full_port_refuses_another_slave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_nesting_has_a_limit(text):
 
 def test_chained_comparisons_count_as_nesting():
     with pytest.raises(sql92.Sql92Error, match="nested deeper"):
-        sql92.compile("a" + " = b" * 5000)
+        sql92.compile("a" + " = b" * 4000)
 
 
 def test_the_deepest_tree_can_be_evaluated():
@@ -106,14 +106,14 @@ def test_the_deepest_tree_can_be_evaluated():
 
 
 def test_many_conditions_are_not_deep():
-    text = " OR ".join(f"num = {number}" for number in range(4000))
-    assert sql92.compile(text).matches({"num": "3999"})
+    text = " OR ".join(f"num = {number}" for number in range(1000))
+    assert sql92.compile(text).matches({"num": "999"})
 
 
 def test_length_has_a_limit():
     longest = "a = '" + "x" * (lexer.MAX_LENGTH - 6) + "'"
     assert sql92.compile(longest).matches({"a": "x" * (lexer.MAX_LENGTH - 6)})
-    with pytest.raises(sql92.Sql92Error, match="65537 characters; the limit is 65536"):
+    with pytest.raises(sql92.Sql92Error, match="16385 characters; the limit is 16384"):
         sql92.compile(longest + " ")
 
 

@@ -1,7 +1,9 @@
 """Which handshakes continue, which end, and in which order they get their turns."""
 
 import asyncio
-import itertools
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
 
 from tallystick.node.tls.handshakes import Handshakes
 
@@ -12,29 +14,67 @@ class One:
     def __init__(self, owner: Handshakes, address: str, log: list[str]) -> None:
         self.address = address
         self.reason = ""
+        self.is_stepping = False
+        self.steps = 0
         self._owner = owner
         self._log = log
 
+    def before_step(self) -> None:
+        assert not self.is_stepping
+        self.is_stepping = True
+
     def step(self) -> None:
         self._log.append(self.address)
+
+    def stepped(self) -> None:
+        assert self.is_stepping
+        self.is_stepping = False
+        self.steps += 1
 
     def fail(self, reason: str) -> None:
         self.reason = reason
         self._owner.end(self, completed=False)
 
 
+class Steps(Executor):
+    """Runs a step when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Future[None], Callable[[], None]]] = []
+
+    def submit(self, step: Any, /, *_: Any, **__: Any) -> Any:
+        made: Future[None] = Future()
+        self.waiting.append((made, step))
+        return made
+
+    async def run_one(self) -> None:
+        """Runs the step that waits; there is one at most."""
+        ((made, step),) = self.waiting
+        self.waiting.clear()
+        step()
+        made.set_result(None)
+        await settle()
+
+    async def run(self) -> None:
+        """Runs steps until none waits."""
+        while self.waiting:
+            await self.run_one()
+
+
+async def settle() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
 class Lab:
-    """Handshakes with a clock of the test. A step takes `step_s`."""
+    """Handshakes with a clock and an executor of the test."""
 
-    def __init__(self, most: int = 8, most_of_address: int = 4, step_s: float = 0.0) -> None:
-        self.now_s = 0.0
+    def __init__(self, most: int = 8, most_of_address: int = 4) -> None:
         self.steps: list[str] = []
-        self._step_s = step_s
-        self.all = Handshakes(most=most, most_of_address=most_of_address, timeout_s=1.0, clock=self._clock)
-
-    def _clock(self) -> float:
-        self.now_s += self._step_s
-        return self.now_s
+        self.executor = Steps()
+        self.all = Handshakes(
+            most=most, most_of_address=most_of_address, timeout_s=1.0, clock=lambda: 0.0, executor=self.executor
+        )
 
     def begin(self, address: str) -> One:
         made = One(self.all, address, self.steps)
@@ -75,32 +115,44 @@ async def test_addresses_take_turns() -> None:
     for each in many:
         lab.all.ready(each)
     lab.all.ready(lab.begin("10.0.0.1"))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert lab.steps.index("10.0.0.1") == 1
-    assert len(lab.steps) == 21
+    await lab.executor.run()
+    assert lab.steps.index("10.0.0.1") <= 2
+    assert len(lab.steps) == 21 and not lab.all.waiting
 
 
-async def test_other_work_of_the_loop_comes_between_turns() -> None:
-    lab = Lab(most=100, most_of_address=100, step_s=0.0006)
-    for _ in range(6):
-        lab.all.ready(lab.begin("10.0.0.2"))
-    seen = []
-    while len(lab.steps) < 6:
-        await asyncio.sleep(0)
-        seen.append(len(lab.steps))
-    assert len(seen) >= 3 and max(late - early for early, late in itertools.pairwise(seen)) <= 2
+async def test_one_handshake_at_a_time_is_continued() -> None:
+    lab = Lab(most=100, most_of_address=100)
+    made = [lab.begin("10.0.0.2") for _ in range(6)]
+    for each in made:
+        lab.all.ready(each)
+    for done in range(6):
+        await settle()
+        assert [each.is_stepping for each in made] == [at == done for at in range(6)]
+        assert lab.all.waiting == 6 - done
+        await lab.executor.run_one()
+    assert [each.steps for each in made] == [1] * 6
+
+
+async def test_a_handshake_that_ends_during_its_step_is_told_when_the_step_is_done() -> None:
+    lab = Lab()
+    gone, stays = lab.begin("10.0.0.2"), lab.begin("10.0.0.2")
+    lab.all.ready(gone)
+    lab.all.ready(stays)
+    gone.fail("the peer left")
+    assert gone.is_stepping, "its thread still uses it"
+    await lab.executor.run()
+    assert (gone.steps, stays.steps) == (1, 1) and lab.all.failed == 1
 
 
 async def test_a_handshake_that_ended_gets_no_turn() -> None:
     lab = Lab()
     gone, stays = lab.begin("10.0.0.2"), lab.begin("10.0.0.2")
+    lab.all.ready(lab.begin("10.0.0.3"))
     lab.all.ready(gone)
     lab.all.ready(stays)
     lab.all.end(gone, completed=True)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert lab.steps == ["10.0.0.2"] and lab.all.completed == 1
+    await lab.executor.run()
+    assert lab.steps == ["10.0.0.3", "10.0.0.2"] and lab.all.completed == 1
 
 
 async def test_what_takes_too_long_ends() -> None:

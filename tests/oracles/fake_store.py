@@ -26,6 +26,7 @@ from tallystick.store.formats.message import (
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
+    UNLIMITED,
     GetResult,
     GetStatus,
     Host,
@@ -170,6 +171,7 @@ class FakeStore(OwnParts):
         codes: frozenset[int] | None = None,
         accept: Callable[[int, bytes], bool] | None = None,
         bits: BitTest | None = None,
+        most_accepts: int = UNLIMITED,
     ) -> GetResult:
         low, high = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
         if high == 0:
@@ -185,10 +187,13 @@ class FakeStore(OwnParts):
         for pos, _, code in self._units[topic, queue_id][offset:]:
             if len(found) >= max_messages:
                 break
+            if accept is not None and not most_accepts:
+                break
             following += 1
             if codes is not None and (code + 2**31) % 2**32 - 2**31 not in codes:
                 continue
             data = self._log[pos]
+            most_accepts -= accept is not None
             if accept is not None and not accept(code, Record.decode(data).properties.encode()):
                 continue
             found.append(data)

@@ -207,6 +207,28 @@ def test_the_last_word_on_a_record_can_be_pythons(store: Store) -> None:
         pull(dispatch, 0, 0, end, accept=lambda code, properties: 1 // 0)
 
 
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 7])
+def test_a_reader_continues_where_python_had_enough(store: Store, most: int) -> None:
+    """However few records one pull tests, all pulls together find the same."""
+    folder, _, end = store
+    dispatch = opened(folder)
+    dispatch.run(end, 1 << 40)
+    offset, found = 0, 0
+    while offset < 10:
+        asked = 0
+
+        def accept(_: int, properties: bytes) -> bool:
+            nonlocal asked
+            asked += 1
+            return b"tag1" in properties
+
+        status, following, count = pull(dispatch, 0, offset, end, accept=accept, most_accepts=most)
+        assert status is (GetStatus.FOUND if count else GetStatus.NO_MATCHED_MESSAGE)
+        assert 1 <= asked <= max(1, most) and following == min(10, offset + asked)
+        offset, found = following, found + count
+    assert found == 3
+
+
 def test_a_bad_record_stops_dispatch_and_says_where(store: Store) -> None:
     folder, placed, end = store
     pos, record = placed[7]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def read_body(command: Command) -> dict[Any, Any]:
     """Returns the JSON object in the request's body. ResponseError 1: the body is not a JSON object."""
     try:
-        value = fastjson.loads(command.body)
+        value = fastjson.loads_request(command.body)
     except FastjsonError as error:
         raise ResponseError(ResponseCode.SYSTEM_ERROR, f"the body of request {command.code}: {error}") from error
     if not isinstance(value, dict):

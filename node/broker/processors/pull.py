@@ -114,7 +114,14 @@ class PullProcessor:
         wanted = self._checks.filter(group, request)
         start = offset if hold is None else hold.offset
         result = broker.store.reads.get_message(
-            topic, queue_id, start, request.max_messages, codes=wanted.codes, accept=wanted.accept, bits=wanted.bits
+            topic,
+            queue_id,
+            start,
+            request.max_messages,
+            codes=wanted.codes,
+            accept=wanted.accept,
+            bits=wanted.bits,
+            most_accepts=wanted.most_accepts,
         )
         if hold is None and sys_flag & COMMIT_OFFSET and settings.brokerId == 0:
             broker.offsets.commit(group_name, topic, queue_id, request.commit_offset())

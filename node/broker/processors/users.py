@@ -151,7 +151,7 @@ def _subject(command: Command) -> str:
 
 def _body(command: Command) -> dict[str, Any]:
     try:
-        found = fastjson.loads(command.body)
+        found = fastjson.loads_request(command.body)
     except FastjsonError as error:
         raise ResponseError(ResponseCode.INVALID_PARAMETER, f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):

@@ -7,6 +7,7 @@ import socket
 
 from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.server import bind
+from tallystick.store.setting import SettingsError
 from tallystick.store.settings import BrokerRole, StoreSettings
 
 _logger = logging.getLogger("tallystick.broker")
@@ -20,11 +21,18 @@ async def bind_for_slaves(
     """Sockets at the port for slaves; empty if the broker has none. `any_port`: the broker's own port was chosen by the
     system, and so is this one, unless it is set.
 
-    OSError: a port that is set, or that a SYNC_MASTER needs, cannot be bound. The default port is not worth a failed
-    start: brokers on one machine may have adjacent ports.
+    With access control the port needs `haAllowedAddresses`: it would give the log to everyone who reaches it.
+    SettingsError: a SYNC_MASTER has access control and no such addresses. OSError: a port that is set, or that a
+    SYNC_MASTER needs, cannot be bound. The default port is not worth a failed start: brokers on one machine may have
+    adjacent ports.
     """
     port = store_settings.haListenPort
     if store_settings.enableDLegerCommitLog or port == 0:
+        return []
+    if settings.aclEnable and not settings.haAllowedAddresses:
+        if store_settings.brokerRole is BrokerRole.SYNC_MASTER:
+            raise SettingsError("haAllowedAddresses", "must name the slaves with aclEnable and brokerRole=SYNC_MASTER")
+        _logger.info("no slave can connect: with aclEnable, haAllowedAddresses must name the addresses of slaves")
         return []
     if port > 0:
         return await bind(settings.bindAddress, port, "store.haListenPort")

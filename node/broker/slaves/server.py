@@ -4,7 +4,8 @@
                                                                               │ 8 bytes: "stored up to here"
     a SYNC_MASTER answers ◀── Copies.on_change ◀──────────────────────────────┘
 
-The port has no authentication, as in RocketMQ: who reaches it can read the log. Connections are counted as slaves only
+The port has no authentication, as in RocketMQ: each connection can read the log. `haAllowedAddresses` names who may
+connect, and with access control there is no port without it. Connections are counted as slaves only
 after they named a position that this log can continue, so a connection of anything else delays no SYNC_MASTER.
 """
 
@@ -14,14 +15,17 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tallystick.node.access.addresses import AddressPattern
 from tallystick.node.broker.slaves.link import SlaveLink
 from tallystick.node.broker.slaves.transfer import Refusal, SlaveRefusedError
 from tallystick.store.clock import steady_ms
+from tallystick.store.limited_log import LimitedLog
 
 if TYPE_CHECKING:
     from tallystick.store.engine.message_store import MessageStore
@@ -51,18 +55,23 @@ class SlaveState:
 class SlaveServer:
     """The port for slaves. Owns the connections, and the last refusals for GET /node."""
 
-    def __init__(self, store: MessageStore, listeners: Sequence[socket.socket]) -> None:
+    def __init__(
+        self, store: MessageStore, listeners: Sequence[socket.socket], allowed: Sequence[AddressPattern] = ()
+    ) -> None:
+        """`allowed`: addresses of slaves; empty: each address."""
         copies = store.copies
         assert copies is not None, "members of a group replicate in another way"
         self.settings = store.settings
         self.copies = copies
         self._store = store
         self._listeners = listeners
+        self._allowed = allowed
         self.port = int(listeners[0].getsockname()[1])
         """The port at which slaves connect."""
         self.refusals: Counter[Refusal] = Counter()
         """Connections that were closed, by reason."""
         self._past_bytes = 0
+        self._log = LimitedLog(_logger, time.monotonic, burst=20)
         self._links: dict[SlaveLink, None] = {}  # in the order of their connections
         self._refused: OrderedDict[tuple[str, Refusal], dict[str, Any]] = OrderedDict()
         self._servers: list[asyncio.Server] = []
@@ -136,7 +145,10 @@ class SlaveServer:
     # -- for the connections -------------------------------------------------------------------------------------------
 
     def joined(self, link: SlaveLink) -> None:
-        """A connection was accepted. SlaveRefusedError: there are too many."""
+        """A connection was accepted. SlaveRefusedError: it may not connect, or there are too many."""
+        host = link.remote.rpartition(":")[0].removeprefix("::ffff:")
+        if self._allowed and not any(pattern.matches(host) for pattern in self._allowed):
+            raise SlaveRefusedError(Refusal.FOREIGN, "haAllowedAddresses does not have its address")
         if len(self._links) >= MOST_CONNECTIONS:
             full = SlaveRefusedError(Refusal.TOO_MANY, f"{MOST_CONNECTIONS} connections are open")
             idle = next((each for each in self._links if each.number is None), None)
@@ -148,7 +160,8 @@ class SlaveServer:
     def began(self, link: SlaveLink) -> None:
         """A slave named its position."""
         transfer = link.transfer
-        _logger.info(
+        self._log.info(
+            "began",
             "slave %s is connected: its log ends at %d, it gets the log from %d on",
             link.remote,
             transfer.asked,
@@ -166,7 +179,9 @@ class SlaveServer:
             del self._links[link]
             self._past_bytes += link.sent_bytes
             if link.number is not None:
-                _logger.info("slave %s is disconnected; it stored up to %d", link.remote, link.transfer.stored)
+                self._log.info(
+                    "left", "slave %s is disconnected; it stored up to %d", link.remote, link.transfer.stored
+                )
         self._stored.set()
         if not self.slaves:
             self.copies.on_sendable = None

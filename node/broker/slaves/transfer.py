@@ -41,6 +41,8 @@ class Refusal(enum.Enum):
     """It sent nothing for `haHousekeepingInterval`."""
     UNREADABLE = "unreadable"
     """The disk cannot read the next bytes of the log."""
+    FOREIGN = "foreign"
+    """`haAllowedAddresses` does not have its address."""
     TOO_MANY = "too-many"
     """There are enough connections."""
 

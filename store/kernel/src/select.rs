@@ -1,7 +1,8 @@
 //! Reads a queue: which records a pull gets, and where the reader continues. RocketMQ's getMessage, rule by rule.
 //!
 //! A batch ends at the reader's count, at a limit of bytes and of records (smaller for records no longer in memory), at
-//! the end of the queue's file, or after 800 units that the filter refused. A limit never makes it empty: one record is
+//! the end of the queue's file, after 800 units that the filter refused, or when the filter has tested enough records (ours:
+//! a filter can be as long as its client wishes). A limit never makes it empty: one record is
 //! always sent. Units whose records were deleted with their segment are skipped. Source: RocketMQ 4.8.0,
 //! DefaultMessageStore.getMessage, isTheBatchFull, checkInDiskByCommitOffset.
 
@@ -153,7 +154,7 @@ pub fn select<E: From<crate::fault::Fault>>(
     mut units: impl FnMut(u64, u64) -> Result<Option<Vec<u8>>, E>,
     mut extension: impl FnMut(&Unit) -> Result<Option<(i64, bool)>, E>,
     wanted: impl Fn(i64) -> bool,
-    mut accept: impl FnMut(i64, &Record<'_>) -> Result<bool, E>,
+    mut accept: impl FnMut(i64, &Record<'_>) -> Result<Option<bool>, E>,
     dispatched: impl Fn() -> i64,
     passes: impl Fn(i64) -> bool,
     belongs: impl Fn(i64, &Unit, Option<i64>) -> Result<bool, E>,
@@ -277,7 +278,16 @@ pub fn select<E: From<crate::fault::Fault>>(
                 }
                 continue;
             };
-            if known && !wanted(tags_code) || !accept(tags_code, &record)? {
+            let accepted = if known && !wanted(tags_code) {
+                Some(false)
+            } else {
+                accept(tags_code, &record)?
+            };
+            let Some(accepted) = accepted else {
+                at -= UNIT; // the next pull begins here
+                break 'window;
+            };
+            if !accepted {
                 if empty {
                     answer.status = Status::NoMatchedMessage;
                 }

@@ -158,9 +158,11 @@ impl Dispatch {
         ask: &Ask<'_>,
         codes: Option<&Bound<'py, PyFrozenSet>>,
         accept: Option<&Bound<'py, PyAny>>,
+        most_accepts: usize,
         bits: Option<&BitTest>,
         stop_at_wrong: bool,
     ) -> PyResult<(i64, i64, Answer)> {
+        let mut tested = 0;
         let codes = codes.map(Codes::new).transpose()?;
         let (extent, segment_bytes) = self.with(py, &self.0.queues, |queues| {
             (
@@ -200,8 +202,13 @@ impl Dispatch {
                     .is_none_or(|codes| codes.contains(i64::from(code as i32)))
             },
             |code, record| match accept {
-                None => Ok(true),
-                Some(accept) => accept.call1((code, PyBytes::new(py, record.properties())))?.is_truthy(),
+                None => Ok(Some(true)),
+                Some(_) if tested >= most_accepts => Ok(None),
+                Some(accept) => {
+                    tested += 1;
+                    let passes = accept.call1((code, PyBytes::new(py, record.properties())))?;
+                    Ok(Some(passes.is_truthy()?))
+                }
             },
             || self.0.reached.load(Ordering::Acquire) as i64,
             |offset| !stop_at_wrong || self.0.is_checked(topic, queue, offset),
@@ -641,7 +648,7 @@ impl Dispatch {
 
     // ------------------------------------------------------------------ reads
 
-    #[pyo3(signature = (topic, queue, offset, max_count, codes, max_pos, memory_bytes, limits, correct = true, accept = None, stop_at_damage = false, stop_at_wrong = false, bits = None))]
+    #[pyo3(signature = (topic, queue, offset, max_count, codes, max_pos, memory_bytes, limits, correct = true, accept = None, stop_at_damage = false, stop_at_wrong = false, bits = None, most_accepts = usize::MAX))]
     #[allow(clippy::too_many_arguments)] // the arguments of one question, asked once per pull
     fn get<'py>(
         &self,
@@ -659,6 +666,7 @@ impl Dispatch {
         stop_at_damage: bool,
         stop_at_wrong: bool,
         bits: Option<&Bound<'py, BitTest>>,
+        most_accepts: usize,
     ) -> PyResult<Found<'py>> {
         let bits = bits.map(Bound::get);
         let ask = Ask {
@@ -675,7 +683,17 @@ impl Dispatch {
         };
         let (min, max, answer, body) = loop {
             let faults = faults();
-            let (min, max, answer) = self.look(py, topic, queue, &ask, codes, accept, bits, stop_at_wrong)?;
+            let (min, max, answer) = self.look(
+                py,
+                topic,
+                queue,
+                &ask,
+                codes,
+                accept,
+                most_accepts.max(1),
+                bits,
+                stop_at_wrong,
+            )?;
             let body = joined(py, b"", &answer.picks)?;
             // The guard now knows each page that could not be read during the search or the copy: skip these records.
             if faults == crate::guard::faults() {
@@ -722,7 +740,7 @@ impl Dispatch {
             stop_at_damage: false,
         };
         let faults = faults();
-        let (min, max, answer) = self.look(py, topic, queue, &ask, codes, None, None, true)?;
+        let (min, max, answer) = self.look(py, topic, queue, &ask, codes, None, usize::MAX, None, true)?;
         let sound = answer.damaged == 0 && answer.wrong.is_none();
         let plain = answer.status == Status::Found && !answer.behind && sound;
         let bytes = answer.picks.bytes;
