@@ -253,6 +253,10 @@ class ReachingRunner:
         self._runner = runner
         self._sources = {source.source: source for source in sources}
 
+    @property
+    def at_once(self) -> int:
+        return self._runner.at_once
+
     def __call__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return self._runner(partial(_at_its_store, function=function), self._with_sources(items))
 

@@ -61,6 +61,10 @@ class CountingRunner:
         self._runner = runner
         self.reads = NOTHING
 
+    @property
+    def at_once(self) -> int:
+        return self._runner.at_once
+
     def __call__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return list(self._results(self._runner(partial(_counted, function=function), items)))
 

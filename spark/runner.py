@@ -30,6 +30,11 @@ _groups = count()
 
 
 class Runner(Protocol):
+    @property
+    def at_once(self) -> int:
+        """The number of items that run at the same time."""
+        ...
+
     def __call__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Returns `function` of each item, in their order. An exception ends the job."""
         ...
@@ -45,6 +50,8 @@ class Runner(Protocol):
 
 class Inline:
     """Runs the items one after the other in this process."""
+
+    at_once = 1
 
     def __call__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         return [function(item) for item in items]
@@ -67,6 +74,10 @@ class SparkRunner:
         self._context = context
         self._host_of = host_of
         self._is_here = host_of is None and str(context.master).split("[")[0] == "local"
+
+    @property
+    def at_once(self) -> int:
+        return max(1, self._context.defaultParallelism)
 
     def __call__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         if self._is_here and len(items) <= 1:

@@ -152,15 +152,6 @@ class SplitScan:
         self._passed(scan)
         return Sums(*(table_of(each) for each in tables))
 
-    def units(self, root: Path, repairable_from: int, settled_ms: int) -> RequiredUnits | None:
-        """Compares its records with the ConsumeQueues of the store in `root`. None: the file has expired or is missing,
-        and is in `damage`."""
-        if (scan := self._opened()) is None:
-            return None
-        units = scan.units(root, repairable_from=repairable_from, settled_ms=settled_ms, bring=bringer())
-        self._passed(scan)
-        return units
-
     def _opened(self) -> MessageScan | None:
         """Opens the split. None: the file has expired or is missing, and is now in `damage`."""
         split, wanted = self.split, self._wanted
@@ -211,6 +202,21 @@ class SplitScan:
 
     def _placed(self, places: list[tuple[int, int, str]]) -> list[Damage]:
         return [Damage(self.split.source, self.split.path, *place) for place in places]
+
+
+def units_of(scans: Sequence[SplitScan], root: Path, repairable_from: int, settled_ms: int) -> RequiredUnits | None:
+    """Compares the records of splits, in the log's order, with the ConsumeQueues of the store in `root`.
+
+    None: all files have expired or are missing. What expired or is missing is in the `damage` of its scan.
+    """
+    opened = [(scan, kernel) for scan in scans if (kernel := scan._opened()) is not None]
+    if not opened:
+        return None
+    first, *later = [kernel for _, kernel in opened]
+    units = first.units(root, later=later, repairable_from=repairable_from, settled_ms=settled_ms, bring=bringer())
+    for scan, kernel in opened:
+        scan._passed(kernel)
+    return units
 
 
 def _encoded(texts: tuple[str, ...] | None) -> list[bytes] | None:

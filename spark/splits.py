@@ -27,6 +27,8 @@ SPLIT_BYTES = 128 << 20
 _MOST_SPLITS_A_TASK = 4096
 _FETCHED_BYTES = 16 << 20
 """Boundaries in a store elsewhere are searched in the fullest queues with so many bytes of units together."""
+_NEAR_PART = 16
+"""A split may be longer by this part of its size, because its end is not searched in all queues."""
 _TRIED = 8
 """Units that are tried for a boundary: one can be damaged, or name a record of another file."""
 
@@ -117,7 +119,8 @@ def _stretches(
         high = stop
         # A small remainder belongs to the last split.
         if not file.missing and stop - low > split_bytes + split_bytes // 2:
-            high = boundaries.behind(low + split_bytes, stop, file.entry_header_bytes) or stop
+            near = split_bytes // _NEAR_PART
+            high = boundaries.behind(low + split_bytes, stop, file.entry_header_bytes, near) or stop
         yield low, high
         low = high
 
@@ -141,18 +144,27 @@ class Boundaries:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def behind(self, pos: int, limit: int, entry_header_bytes: int) -> int | None:
-        """Returns a position in [pos, limit), near `pos`, where a record (or its entry) begins; None: no queue has
-        one."""
-        near = pos + entry_header_bytes
-        for record in sorted({record for records_behind in self._fullest() for record in records_behind(near)}):
-            boundary = record - entry_header_bytes
-            for log, header in self._logs.parts:
-                if boundary >= limit or header != entry_header_bytes or log.start_of(boundary) is None:
-                    continue
-                if step_at(log, boundary, entry_header_bytes=header, check_crc=False).kind is StepKind.RECORD:
+    def behind(self, pos: int, limit: int, entry_header_bytes: int, near: int = 0) -> int | None:
+        """Returns a position in [pos, limit) where a record (or its entry) begins; None: no queue has one.
+
+        It is the nearest one that the queues show, or any within `near` bytes: then few queues are searched.
+        """
+        found: set[int] = set()
+        for records_behind in self._fullest():
+            for record in records_behind(pos + entry_header_bytes):
+                boundary = record - entry_header_bytes
+                if boundary < pos + near and self._begins(boundary, limit, entry_header_bytes):
                     return boundary
-        return None
+                found.add(boundary)
+        return next((each for each in sorted(found) if self._begins(each, limit, entry_header_bytes)), None)
+
+    def _begins(self, boundary: int, limit: int, entry_header_bytes: int) -> bool:
+        """Returns whether a record (or its entry) begins at this position, which must be below `limit`."""
+        return any(
+            step_at(log, boundary, entry_header_bytes=header, check_crc=False).kind is StepKind.RECORD
+            for log, header in self._logs.parts
+            if boundary < limit and header == entry_header_bytes and log.start_of(boundary) is not None
+        )
 
     def _fullest(self) -> Sequence[Callable[[int], Sequence[int]]]:
         """Returns functions from a position to those of some records at or behind it, for the fullest queues."""

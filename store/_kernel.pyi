@@ -737,11 +737,14 @@ class MessageScan:
         self,
         root: str | PathLike[str],
         *,
+        later: list[MessageScan] = ...,
         repairable_from: int = ...,
         settled_ms: int = ...,
         bring: Callable[[Path, int, int], object] | None = None,
     ) -> RequiredUnits:
         """Compares the remaining records with the ConsumeQueues of the store in `root`. Without the GIL. OSError.
+
+        `later`: scans of later ranges of the log, which it reads as well: it opens a queue once for all of them.
 
         The next start dispatches records from `repairable_from` on again, and those stored from `settled_ms` on.
         `bring` makes bytes of a file readable; None: they are.

@@ -116,6 +116,10 @@ class PlacedRunner:
         self._hosts = hosts
         self.book = Book()
 
+    @property
+    def at_once(self) -> int:
+        return self._runner.at_once
+
     def __call__(self, function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         pairs = self._placed(items)
         return list(self._results(self._runner(partial(visit, function=function), pairs)))

@@ -25,7 +25,7 @@ settled:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -51,9 +51,10 @@ from tallystick.spark.jobs.job import CLEAN, DIFFERENCES, SETTINGS, Argument, Jo
 from tallystick.spark.jobs.report import MOST_ROWS, bars, html_table, page, table_text
 from tallystick.spark.options import OptionError, ReadOptions
 from tallystick.spark.planning import PlanTask, broker_bound, plan_tasks, volume_of
+from tallystick.spark.presence import bringer
 from tallystick.spark.runner import Runner
-from tallystick.spark.scan import EXPIRED, SplitScan, has_expired
-from tallystick.spark.splits import Split, plan
+from tallystick.spark.scan import EXPIRED, SplitScan, has_expired, units_of
+from tallystick.spark.splits import Split, plan, tasks_of
 from tallystick.spark.volume import Volume, VolumeError
 from tallystick.store import clock
 from tallystick.store._kernel import QueuesOfLog
@@ -69,6 +70,10 @@ LAG_MS = 60_000
 """A broker writes units to their files about once a second. On a slow disk it waits ten seconds between two writes."""
 _NOWHERE = 1 << 62
 """Behind every position of a log."""
+_TASK_BYTES_A_QUEUE = 48 << 10
+"""Opening a queue takes as long as reading so many bytes, so a task that opens all queues reads at least that much."""
+_MOST_TASK_BYTES = 384 << 20
+"""The units that a task requires are in memory until they are compared: about 50 bytes for each record."""
 
 
 class _OfStore(Protocol):
@@ -86,19 +91,27 @@ Found = TypeVar("Found", bound=_Finding)
 
 @dataclass(frozen=True)
 class AuditPlan:
+    """`tasks`: the splits, by the task that reads them."""
+
     volume: Volume
-    splits: tuple[Split, ...]
+    tasks: tuple[tuple[Split, ...], ...]
     store: Store
+
+    @property
+    def splits(self) -> Iterator[Split]:
+        return (split for splits in self.tasks for split in splits)
 
 
 @dataclass(frozen=True)
 class SplitTask:
-    split: Split
+    """`ranges`: splits, in the log's order, whose units are compared together."""
+
+    ranges: tuple[Split, ...]
     store: Store
 
     @property
     def source(self) -> str:
-        return self.split.source
+        return self.ranges[0].source
 
 
 @dataclass(frozen=True)
@@ -143,7 +156,7 @@ class SplitAudit:
     suspects: set[Queue] = field(default_factory=set)
     seen: dict[Queue, Findings] = field(default_factory=dict)
     delays: Delays = field(default_factory=dict)
-    entries: Ends | None = None
+    entries: list[Ends] = field(default_factory=list)
     has_unseen: bool = False
     """The scan passed records that are not sound, so that it proves nothing about the index."""
     expired_end: int = 0
@@ -169,10 +182,10 @@ def run(
     except SettingsError as error:
         raise OptionError("settings", str(error)) from error
     groups = {source.source: source.group for source in options.sources(members=True)}
-    planning = partial(plan_audit, lag_ms=lag_ms, known=known)
+    planning = partial(plan_audit, lag_ms=lag_ms, known=known, at_once=runner.at_once)
     plans = runner(planning, plan_tasks(options, members=True))
     parts = looked_at_twice(
-        runner, audit_split, [SplitTask(split, plan.store) for plan in plans for split in plan.splits]
+        runner, audit_split, [SplitTask(ranges, plan.store) for plan in plans for ranges in plan.tasks]
     )
     volumes = [_without_expired(plan.volume, parts) for plan in plans]
     sums = {volume.source: _sums(parts, volume.source) for volume in volumes}
@@ -239,7 +252,7 @@ def _without_expired(volume: Volume, parts: Iterable[SplitAudit]) -> Volume:
     return replace(volume, begin=begin, bound=max(begin, volume.bound), files=files)
 
 
-def plan_audit(task: PlanTask, lag_ms: int, known: Known) -> AuditPlan:
+def plan_audit(task: PlanTask, lag_ms: int, known: Known, at_once: int) -> AuditPlan:
     volume = volume_of(task)
     splits = plan(volume, split_bytes=task.split_bytes)
     root = Path(volume.root)
@@ -258,7 +271,19 @@ def plan_audit(task: PlanTask, lag_ms: int, known: Known) -> AuditPlan:
             raise VolumeError(str(error)) from error
     settled_ms = clock.wall_ms() - lag_ms if live else SETTLED
     store = Store(volume.source, volume.root, live, whole, settled_ms, known_end, repairable_from, sizes, known)
-    return AuditPlan(volume, tuple(splits), store)
+    return AuditPlan(volume, _tasks_of(volume, splits, store, at_once), store)
+
+
+def _tasks_of(volume: Volume, splits: Sequence[Split], store: Store, at_once: int) -> tuple[tuple[Split, ...], ...]:
+    """Returns the splits by task. Each task opens the queues of its records, so with many queues it has several splits.
+
+    A split is a task of its own if its file may expire meanwhile, or if it has to be fetched.
+    """
+    if store.may_expire or bringer() is not None:
+        return tuple((split,) for split in splits)
+    queues = 0 if volume.ends is None else len(volume.ends)
+    wanted = min(queues * _TASK_BYTES_A_QUEUE, _MOST_TASK_BYTES, volume.bytes // at_once)
+    return tuple(each.splits for each in tasks_of(splits, wanted))
 
 
 def is_live(volume: Volume, lag_ms: int) -> bool:
@@ -286,41 +311,50 @@ def last_store_ms(volume: Volume) -> int:
 
 
 def audit_split(task: SplitTask) -> SplitAudit:
-    """The checks of one range of the log, and of the units of its records."""
-    split, store = task.split, task.store
-    found = SplitAudit(split.source, bytes=split.bytes)
-    scan = SplitScan(split, (), check_crc=True)
-    units = scan.units(Path(store.root), store.repairable_from, store.settled_ms)
+    """The checks of ranges of the log, and of the units of their records."""
+    store, root = task.store, Path(task.store.root)
+    found = SplitAudit(task.source, bytes=sum(split.bytes for split in task.ranges))
+    scans = [SplitScan(split, (), check_crc=True) for split in task.ranges]
+    units = units_of(scans, root, store.repairable_from, store.settled_ms)
     if units is not None:
         found.newest_ms = units.newest_ms
         found.settled_end = _NOWHERE if units.unsettled is None else units.unsettled
-        take_units(Path(store.root), split, units, found.findings)
+        take_units(root, task.source, units, found.findings)
         found.queues, found.delays = units.queues, delays_of(units.delays)
-        found.suspects, found.seen = set(units.suspects), wrong_units(split.source, units.differing)
-    found.records = scan.records
+        found.suspects, found.seen = set(units.suspects), wrong_units(task.source, units.differing)
+    found.records = sum(scan.records for scan in scans)
+    # Also if only its queues' files were removed already: they are removed after the log's.
+    if expired := [split for split in task.ranges if has_expired(split)]:
+        rest = tuple(split for split in task.ranges if split not in expired)
+        found = audit_split(replace(task, ranges=rest)) if rest else SplitAudit(task.source)
+        found.expired_end = max(found.expired_end, *(split.file_end for split in expired))
+        return found
     segment_bytes = store.sizes.log_segment_bytes if store.sizes else None
-    if not store.live and split.file_end - split.file_start < (segment_bytes or 0):
-        found.suspects |= set(found.queues.names())  # a broker does not serve what is left of a short file
-    if has_expired(split):  # also if only its queues' files were removed already: they are removed after the log's
-        return SplitAudit(split.source, expired_end=split.file_end)
-    _audit_bytes(split, store, scan, found)
+    for scan in scans:
+        if not store.live and scan.split.file_end - scan.split.file_start < (segment_bytes or 0):
+            found.suspects |= set(found.queues.names())  # a broker does not serve what is left of a short file
+        _audit_bytes(scan.split, store, scan, found)
     return found
 
 
 def _audit_bytes(split: Split, store: Store, scan: SplitScan, found: SplitAudit) -> None:
     """Reports the damage that the scan met, and entries that are not sound, in the words of a check of the log."""
     is_ledger = split.entry_header_bytes > 0 and not split.missing
+    entries: Ends | None = None
     if not scan.damaged:
         with suppress(FileNotFoundError):
-            found.entries = sound_ends(split) if is_ledger else None
-        if found.entries is not None or not is_ledger:
+            entries = sound_ends(split) if is_ledger else None
+        if entries is not None:
+            found.entries.append(entries)
+        if entries is not None or not is_ledger:
             return
     findings = found.findings
     try:
         # A check of the log reads nothing of a short file, so it finds the gap where the file begins.
         start = segment_start(Path(split.path).name) if split.missing else None
         begin = split.begin if start is None else start
-        damaged, found.entries = judge_log(store, begin, split.end, findings)
+        damaged, entries = judge_log(store, begin, split.end, findings)
+        found.entries += [] if entries is None else [entries]
     except FileNotFoundError:
         if not store.may_expire:
             raise
@@ -358,7 +392,7 @@ def _sums(parts: Sequence[SplitAudit], source: str) -> LogSums:
         frozenset(suspects),
         seen,
         delays,
-        [part.entries for part in parts if part.entries is not None],
+        [entries for part in parts for entries in part.entries],
         any(part.has_unseen for part in parts),
     )
 

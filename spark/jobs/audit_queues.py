@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tallystick.spark.jobs.findings import Difference, Findings
-from tallystick.spark.splits import Split
 from tallystick.spark.volume import Logs, Volume, ends_of_queues
 from tallystick.store._kernel import DelayCount, DifferingUnits, QueuesOfLog, RequiredUnits
 from tallystick.store.findings import printable
@@ -23,12 +22,12 @@ Delays = dict[tuple[int, int], Counter[int]]
 """Number of units by their delay in ms, by level and queue id of the schedule topic."""
 
 
-def take_units(root: Path, split: Split, units: RequiredUnits, findings: Findings) -> None:
+def take_units(root: Path, source: str, units: RequiredUnits, findings: Findings) -> None:
     """Adds what the records of a range show without their queues as a whole."""
-    _outcomes(root, split, units.committed, findings)
+    _outcomes(root, source, units.committed, findings)
     for pos in units.nameless:
         reason = "a delayed message does not name its topic (REAL_TOPIC)"
-        findings.add(Difference(split.source, "delay", "", pos, reason))
+        findings.add(Difference(source, "delay", "", pos, reason))
     if units.behind:
         findings.add_behind("queue units", units.behind)
 
@@ -51,7 +50,7 @@ def delays_of(counts: Iterable[DelayCount]) -> Delays:
     return delays
 
 
-def _outcomes(root: Path, split: Split, committed: Iterable[tuple[int, int]], findings: Findings) -> None:
+def _outcomes(root: Path, source: str, committed: Iterable[tuple[int, int]], findings: Findings) -> None:
     """The record of a committed transaction, given with the position of its half message, must name this message,
     unless that has expired."""
     if not committed:
@@ -63,7 +62,7 @@ def _outcomes(root: Path, split: Split, committed: Iterable[tuple[int, int]], fi
                     record = step_at(log, half - header, entry_header_bytes=header, check_crc=False).record
                     if record is None or record.topic != HALF_TOPIC:
                         reason = f"the half message of a committed message should be at {half}, but there is none"
-                        findings.add(Difference(split.source, "transaction", "", pos, reason))
+                        findings.add(Difference(source, "transaction", "", pos, reason))
 
 
 def suspicious_ends(

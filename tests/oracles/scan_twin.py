@@ -78,6 +78,8 @@ def _item(data: bytes, at: int, begin: int, file_end: int, header: int, check_cr
     if header == 0 or second in MAGICS:
         if second not in MAGICS or not 91 <= first <= len(data) - at:
             raise Bad
+        if header == 0 and _is_torn(_record(data[at : at + first], begin + at, False), data[at + first :]):
+            raise Bad
         return first, _record(data[at : at + first], begin + at, check_crc)
     if first != 1 or len(data) - at < header or not 0 <= second <= len(data) - at:
         raise Bad
@@ -109,6 +111,12 @@ def _record(data: bytes, pos: int, check_crc: bool) -> Record:
     if record.pos != pos:
         raise Bad(len(data))
     return record
+
+
+def _is_torn(record: Record, behind: bytes) -> bool:
+    """Whether the end of the record did not reach the disk: it ends in a zero, and nothing is written behind it."""
+    ends_in_zero = record.topic.endswith("\0") or record.properties.endswith("\0")
+    return ends_in_zero and bool(behind) and (len(behind) < 8 or not any(behind[:8]))
 
 
 def _behind(data: bytes, at: int, begin: int, header: int, step: int | None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ pytest.importorskip("pyspark.sql.datasource", reason="needs the group `spark`")
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tallystick.spark import follow
+from tallystick.spark import follow, splits
 from tallystick.spark.columns import schema_of
 from tallystick.spark.follow import FollowedVolume
 from tallystick.spark.jobs import audit
 from tallystick.spark.options import ReadOptions
-from tallystick.spark.runner import inline
+from tallystick.spark.planning import plan_tasks
+from tallystick.spark.runner import Inline, inline
 from tallystick.spark.scan import SplitScan
 from tallystick.spark.source import MessageReader
 from tallystick.spark.splits import plan
@@ -28,7 +29,10 @@ from tallystick.store import _kernel
 from tallystick.store.formats.mapped import ReadMap
 from tallystick.store.formats.queue_format import UNIT
 from tallystick.store.formats.record import encode_filler
+from tallystick.store.formats.segment_files import SegmentFiles
+from tallystick.store.verify.report import Known
 
+Golden = Callable[[str], Path]
 BEGIN_MS = 1_700_000_000_000
 QUEUES = 400
 
@@ -64,6 +68,24 @@ def test_opening_and_planning_map_no_queue(wide: Path, mapped: list[Path]) -> No
     assert len(volume.fullest) == 256
     assert len(plan(volume, split_bytes=20_000)) > 5
     assert mapped == []
+
+
+def test_the_ends_of_splits_are_searched_in_few_queues(wide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[Path] = []
+    first_unit = splits._first_unit
+
+    def counted(files: SegmentFiles, pos: int) -> Sequence[int]:
+        searched.append(files.folder)
+        return first_unit(files, pos)
+
+    monkeypatch.setattr(splits, "_first_unit", counted)
+    volume = open_volume(wide, "n")
+    found = plan(volume, split_bytes=30_000)
+    assert [each.begin for each in found] == [volume.begin, *(each.end for each in found[:-1])]
+    assert len(found) > 2 and found[-1].end == volume.bound
+    assert all(30_000 <= each.bytes < 30_000 * 17 // 16 for each in found[:-1])
+    assert len(searched) < 200 * (len(found) - 1), "each of 256 queues has a record behind the end"
+    assert sum(batch.num_rows for each in found for batch in SplitScan(each, ["size"])) == 3 * QUEUES
 
 
 @pytest.mark.parametrize("filters", [{}, {"topic": "T3"}, {"key": "k7"}, {"from": "2023-11-14T22:13:20Z"}])
@@ -142,6 +164,49 @@ def test_the_fast_pass_leaves_out_only_queues_that_are_sound(
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["clean", "killed", "edge", "trimmed", "dledger-n1", "flipped-body"])
+def test_an_audit_that_opens_queues_once_for_several_splits_finds_the_same(
+    golden: Golden, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = golden(name)
+    paths = [path for path in sorted(root.glob("consumequeue/*/*/*")) if any(path.read_bytes())]
+    for path in paths:
+        data = bytearray(path.read_bytes())
+        written = len(data.rstrip(b"\0"))
+        data[(written - 1) // UNIT.size * UNIT.size + 7] ^= 1  # the last byte of the last unit's position
+        path.write_bytes(data)
+    compared: list[int] = []
+    units_of = audit.units_of
+
+    def counted(scans: Sequence[SplitScan], *rest: Any) -> Any:
+        compared.append(len(scans))
+        return units_of(scans, *rest)
+
+    monkeypatch.setattr(audit, "units_of", counted)
+    options = ReadOptions.parse({"path": f"n={root}", "splitBytes": "70000"})
+    together = audit.run(options, inline)
+    assert sum(compared) > len(compared) or together["sources"][0]["live"] or (root / "abort").exists()
+    compared.clear()
+    monkeypatch.setattr(audit, "_TASK_BYTES_A_QUEUE", 0)
+    alone = audit.run(options, inline)
+    assert set(compared) == {1}
+    for summary in (together, alone):
+        summary["differences"].sort(key=str)
+        summary["notes"].sort(key=str)
+    assert together == alone and alone["differing"] > 0
+
+
+def test_tasks_that_run_at_once_are_not_joined(wide: Path) -> None:
+    class Both(Inline):
+        at_once = 2
+
+    known = Known.of({})
+    (task,) = plan_tasks(ReadOptions.parse({"path": f"n={wide}", "splitBytes": "20000"}), members=True)
+    plans = [audit.plan_audit(task, 0, known, runner.at_once) for runner in (inline, Both())]
+    assert [list(each.splits) for each in plans] == [list(plans[0].splits)] * 2
+    assert [len(each.tasks) for each in plans] == [1, 2]
 
 
 def test_a_thousand_small_segments_are_few_tasks(tmp_path: Path) -> None:

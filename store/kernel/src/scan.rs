@@ -6,6 +6,7 @@
 pub mod columns;
 pub mod content;
 pub mod filter;
+pub mod memory;
 pub mod messages;
 pub mod properties;
 pub mod range;

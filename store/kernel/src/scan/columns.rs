@@ -12,7 +12,8 @@ use arrow_schema::{DataType, Field, Schema};
 use rustc_hash::FxHashMap;
 
 use super::content::{Contents, Reason};
-use super::properties::Properties;
+use super::memory::Numbers;
+use super::properties::{Properties, Splitter};
 use super::texts::{Blobs, Repeated, TextLists, TextMaps, Texts, TextsOrNull};
 use crate::hash::{key_hash, key_seed};
 use crate::index::hash_on;
@@ -52,24 +53,24 @@ pub const NAMES: [&str; 24] = [
 enum Column {
     Source(Repeated),
     Topic(Texts),
-    QueueId(Vec<i32>),
-    QueueOffset(Vec<i64>),
-    PhysicalOffset(Vec<i64>),
-    Size(Vec<i32>),
+    QueueId(Numbers<i32>),
+    QueueOffset(Numbers<i64>),
+    PhysicalOffset(Numbers<i64>),
+    Size(Numbers<i32>),
     MessageId(Texts),
     UniqueKey(TextsOrNull),
     Tags(TextsOrNull),
     Keys(TextLists),
     Properties(TextMaps),
-    Flag(Vec<i32>),
-    SysFlag(Vec<i32>),
-    BornTimestamp(Vec<i64>),
+    Flag(Numbers<i32>),
+    SysFlag(Numbers<i32>),
+    BornTimestamp(Numbers<i64>),
     BornHost(Texts, Hosts),
-    StoreTimestamp(Vec<i64>),
+    StoreTimestamp(Numbers<i64>),
     StoreHost(Texts, Hosts),
-    ReconsumeTimes(Vec<i32>),
-    PreparedOffset(Vec<i64>),
-    BodyBytes(Vec<i32>),
+    ReconsumeTimes(Numbers<i32>),
+    PreparedOffset(Numbers<i64>),
+    BodyBytes(Numbers<i32>),
     Body(Blobs),
     Content(BinaryBuilder),
     ContentError(StringBuilder),
@@ -80,6 +81,7 @@ pub struct Columns {
     names: Vec<String>,
     columns: Vec<Column>,
     needs_properties: bool,
+    splitter: Splitter,
     contents: Option<Contents>,
     unread: Unread,
     rows: usize,
@@ -117,6 +119,7 @@ impl Columns {
         let content = |column: &Column| matches!(column, Column::Content(_) | Column::ContentError(_));
         Ok(Columns {
             needs_properties: columns.iter().any(of_properties),
+            splitter: Splitter::default(),
             contents: columns.iter().any(content).then(|| Contents::new(max_content_bytes)),
             unread: Unread::default(),
             names,
@@ -150,7 +153,9 @@ impl Columns {
     /// Appends these records, with their positions.
     pub fn push(&mut self, records: &[(Record<'_>, u64)]) {
         let properties = match self.needs_properties {
-            true => Properties::of(records.iter().map(|(record, _)| record.properties())),
+            true => self
+                .splitter
+                .split(records.iter().map(|(record, _)| record.properties())),
             false => Properties::default(),
         };
         for column in &mut self.columns {
@@ -209,24 +214,24 @@ impl Column {
         Ok(match name {
             "source" => Column::Source(Repeated::new(source)),
             "topic" => Column::Topic(Texts::default()),
-            "queue_id" => Column::QueueId(vec![]),
-            "queue_offset" => Column::QueueOffset(vec![]),
-            "physical_offset" => Column::PhysicalOffset(vec![]),
-            "size" => Column::Size(vec![]),
+            "queue_id" => Column::QueueId(Numbers::default()),
+            "queue_offset" => Column::QueueOffset(Numbers::default()),
+            "physical_offset" => Column::PhysicalOffset(Numbers::default()),
+            "size" => Column::Size(Numbers::default()),
             "message_id" => Column::MessageId(Texts::default()),
             "unique_key" => Column::UniqueKey(TextsOrNull::default()),
             "tags" => Column::Tags(TextsOrNull::default()),
             "keys" => Column::Keys(TextLists::default()),
             "properties" => Column::Properties(TextMaps::default()),
-            "flag" => Column::Flag(vec![]),
-            "sys_flag" => Column::SysFlag(vec![]),
-            "born_timestamp_ms" => Column::BornTimestamp(vec![]),
+            "flag" => Column::Flag(Numbers::default()),
+            "sys_flag" => Column::SysFlag(Numbers::default()),
+            "born_timestamp_ms" => Column::BornTimestamp(Numbers::default()),
             "born_host" => Column::BornHost(Texts::default(), Hosts::default()),
-            "store_timestamp_ms" => Column::StoreTimestamp(vec![]),
+            "store_timestamp_ms" => Column::StoreTimestamp(Numbers::default()),
             "store_host" => Column::StoreHost(Texts::default(), Hosts::default()),
-            "reconsume_times" => Column::ReconsumeTimes(vec![]),
-            "prepared_transaction_offset" => Column::PreparedOffset(vec![]),
-            "body_bytes" => Column::BodyBytes(vec![]),
+            "reconsume_times" => Column::ReconsumeTimes(Numbers::default()),
+            "prepared_transaction_offset" => Column::PreparedOffset(Numbers::default()),
+            "body_bytes" => Column::BodyBytes(Numbers::default()),
             "body" => Column::Body(Blobs::default()),
             "content" => Column::Content(BinaryBuilder::new()),
             "content_error" => Column::ContentError(StringBuilder::new()),
@@ -291,12 +296,12 @@ impl Column {
             | Column::Flag(column)
             | Column::SysFlag(column)
             | Column::ReconsumeTimes(column)
-            | Column::BodyBytes(column) => Arc::new(Int32Array::from(emptied(column))),
+            | Column::BodyBytes(column) => Arc::new(Int32Array::new(column.finish(), None)),
             Column::QueueOffset(column)
             | Column::PhysicalOffset(column)
             | Column::BornTimestamp(column)
             | Column::StoreTimestamp(column)
-            | Column::PreparedOffset(column) => Arc::new(Int64Array::from(emptied(column))),
+            | Column::PreparedOffset(column) => Arc::new(Int64Array::new(column.finish(), None)),
             Column::Topic(column)
             | Column::MessageId(column)
             | Column::BornHost(column, _)
@@ -327,12 +332,6 @@ impl TopicSeed {
         }
         self.seed
     }
-}
-
-/// Returns the values, and reserves as much room again: the next batch is about as large.
-fn emptied<T>(column: &mut Vec<T>) -> Vec<T> {
-    let room = Vec::with_capacity(column.len());
-    std::mem::replace(column, room)
 }
 
 fn keys(column: &mut TextLists, properties: &Properties<'_>) -> usize {

@@ -111,25 +111,32 @@ impl Scan {
     /// The sums of the remaining records.
     pub fn sums(&mut self) -> Outcome<Sums> {
         let mut sums = Sums::default();
-        self.pass(|record, _| sums.add(record))?;
+        self.pass(|records| records.iter().for_each(|(record, _)| sums.add(record)))?;
         Ok(sums)
     }
 
-    /// What the remaining records require of their queues.
-    pub fn units(&mut self, repairable_from: i64, settled_ms: i64) -> Outcome<Units> {
-        let mut units = Units::new(repairable_from, settled_ms);
-        self.pass(|record, pos| units.add(record, pos))?;
-        Ok(units)
+    /// Adds what the remaining records require of their queues.
+    pub fn units(&mut self, units: &mut Units) -> Outcome<()> {
+        self.pass(|records| units.add_all(records))
     }
 
-    /// Passes each remaining record that is wanted to `take`, with its position.
-    fn pass(&mut self, mut take: impl FnMut(&Record<'_>, u64)) -> Outcome<()> {
+    /// Passes the remaining records that are wanted to `take`, with their positions, up to `CHUNK` at a time.
+    fn pass(&mut self, mut take: impl FnMut(&[(Record<'_>, u64)])) -> Outcome<()> {
+        let Scan {
+            reader, filter, passed, ..
+        } = self;
         if !self.done {
-            self.done = self.reader.read(|found| {
-                if let Some((record, pos)) = self.passed.wanted(found, &self.filter) {
-                    take(&record, pos);
+            self.done = reader.read_windows(|window| {
+                let mut records = Vec::with_capacity(CHUNK);
+                let mut wanted = window.filter_map(|found| passed.wanted(found, filter));
+                loop {
+                    records.clear();
+                    records.extend(wanted.by_ref().take(CHUNK));
+                    if records.is_empty() {
+                        return ControlFlow::Continue(());
+                    }
+                    take(&records);
                 }
-                ControlFlow::Continue(())
             })?;
         }
         Ok(())
@@ -244,19 +251,27 @@ impl MessageScan {
         exported.into_iter().map(|table| table.capsules(py)).collect()
     }
 
-    /// units(root, repairable_from, settled_ms, bring) -> what the remaining records require of the queues of the store
-    #[pyo3(signature = (root, *, repairable_from = 1 << 62, settled_ms = i64::MAX, bring = None))]
+    /// units(root, later, repairable_from, settled_ms, bring) -> what the remaining records require of the queues of the
+    /// store
+    ///
+    /// `later`: scans of later ranges of the log, which are read as well. A queue is opened once for all of them.
+    #[pyo3(signature = (root, *, later = vec![], repairable_from = 1 << 62, settled_ms = i64::MAX, bring = None))]
     fn units(
         &mut self,
         py: Python<'_>,
         root: PathBuf,
+        mut later: Vec<PyRefMut<'_, MessageScan>>,
         repairable_from: i64,
         settled_ms: i64,
         bring: Option<Py<PyAny>>,
     ) -> PyResult<RequiredUnits> {
-        let scan = &mut self.0;
+        let later = later.iter_mut().map(|scan| &mut scan.0);
+        let scans: Vec<&mut Scan> = std::iter::once(&mut self.0).chain(later).collect();
         let (units, found) = py.detach(|| -> PyResult<_> {
-            let units = scan.units(repairable_from, settled_ms)?;
+            let mut units = Units::new(repairable_from, settled_ms);
+            for scan in scans {
+                scan.units(&mut units)?;
+            }
             let found = units.compared(&root, bring.as_ref())?;
             Ok((units, found))
         })?;

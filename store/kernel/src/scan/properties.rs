@@ -20,47 +20,69 @@ const FEW_PAIRS: usize = 24;
 #[derive(Default)]
 pub struct Properties<'a> {
     records: Vec<Split<'a>>,
-    pairs: Vec<(&'a str, &'a str)>,
+    pairs: &'a [Pair],
+}
+
+/// Splits properties. Its memory is used again for each call.
+#[derive(Default)]
+pub struct Splitter {
+    pairs: Vec<Pair>,
     separators: Separators,
+}
+
+/// Where name and value are in the text of their record.
+#[derive(Clone)]
+struct Pair {
+    name: Range<u32>,
+    value: Range<u32>,
+}
+
+fn within(range: &Range<u32>) -> Range<usize> {
+    range.start as usize..range.end as usize
 }
 
 struct Split<'a> {
     bytes: &'a [u8],
     known: Known<'a>,
-    /// Its part of `pairs`; None: there are many, or they are not UTF-8.
-    pairs: Option<Range<usize>>,
+    /// The bytes as text, and its part of `pairs`; None: there are many, or they are not UTF-8.
+    pairs: Option<(&'a str, Range<usize>)>,
 }
 
-impl<'a> Properties<'a> {
-    pub fn of(each: impl Iterator<Item = &'a [u8]>) -> Properties<'a> {
-        let records = each.size_hint().0;
-        let mut properties = Properties {
-            records: Vec::with_capacity(records),
-            pairs: Vec::with_capacity(records * 8),
-            separators: Separators::default(),
-        };
-        each.for_each(|bytes| properties.add(bytes));
-        properties
+impl Splitter {
+    /// `each`: the properties of the records.
+    pub fn split<'a>(&'a mut self, each: impl Iterator<Item = &'a [u8]>) -> Properties<'a> {
+        self.pairs.clear();
+        Properties {
+            records: each.map(|bytes| self.split_one(bytes)).collect(),
+            pairs: &self.pairs,
+        }
     }
 
-    fn add(&mut self, bytes: &'a [u8]) {
+    #[inline]
+    fn split_one<'a>(&mut self, bytes: &'a [u8]) -> Split<'a> {
         let begin = self.pairs.len();
-        let (known, pairs) = match std::str::from_utf8(bytes).ok().and_then(|text| self.split(text)) {
-            Some(known) => (known, Some(begin..self.pairs.len())),
+        let is_ascii = self.separators.find(bytes);
+        let text = match is_ascii {
+            // SAFETY: ASCII is UTF-8.
+            true => Some(unsafe { std::str::from_utf8_unchecked(bytes) }),
+            false => std::str::from_utf8(bytes).ok(),
+        };
+        let (known, pairs) = match text.and_then(|text| Some((text, self.add_pairs(text)?))) {
+            Some((text, known)) => (known, Some((text, begin..self.pairs.len()))),
             None => {
                 self.pairs.truncate(begin);
                 (Known::find(bytes), None)
             }
         };
-        self.records.push(Split { bytes, known, pairs });
+        Split { bytes, known, pairs }
     }
 
-    /// Appends the pairs of `text` to `pairs`; None: there are too many.
-    fn split(&mut self, text: &'a str) -> Option<Known<'a>> {
+    /// Appends the pairs of `text`, whose separators were found, to `pairs`; None: there are too many.
+    #[inline]
+    fn add_pairs<'a>(&mut self, text: &'a str) -> Option<Known<'a>> {
         let begin = self.pairs.len();
         let mut known = Known::default();
         let mut names = Names::default();
-        self.separators.find(text.as_bytes());
         let mut ends = self
             .separators
             .places()
@@ -80,32 +102,38 @@ impl<'a> Properties<'a> {
             if values == 0 {
                 continue;
             }
-            let mut value = &text[name.end + 1..pair_end];
+            let mut value = name.end + 1..pair_end;
             if values > 1 {
-                value = value.trim_end_matches('\x01');
-                if value.contains('\x01') {
+                value.end = value.start + text[value.clone()].trim_end_matches('\x01').len();
+                if text[value.clone()].contains('\x01') {
                     continue;
                 }
             }
-            let name = &text[name];
             if name.is_empty() || value.is_empty() {
                 continue;
             }
-            known.note(name.as_bytes(), value.as_bytes());
-            if names.may_contain(name) {
-                if let Some(before) = self.pairs[begin..].iter_mut().find(|before| before.0 == name) {
-                    before.1 = value;
+            let bytes = text.as_bytes();
+            let (name_bytes, value_bytes) = (&bytes[name.clone()], &bytes[value.clone()]);
+            known.note(name_bytes, value_bytes);
+            let value = value.start as u32..value.end as u32;
+            if names.may_contain(name_bytes) {
+                let mut before = self.pairs[begin..].iter_mut();
+                if let Some(before) = before.find(|before| &bytes[within(&before.name)] == name_bytes) {
+                    before.value = value;
                     continue;
                 }
             }
             if self.pairs.len() - begin == FEW_PAIRS {
                 return None;
             }
-            self.pairs.push((name, value));
+            let name = name.start as u32..name.end as u32;
+            self.pairs.push(Pair { name, value });
         }
         Some(known)
     }
+}
 
+impl<'a> Properties<'a> {
     pub fn known(&self) -> impl Iterator<Item = &Known<'a>> {
         self.records.iter().map(|each| &each.known)
     }
@@ -114,9 +142,9 @@ impl<'a> Properties<'a> {
     pub fn write(&self, column: &mut TextMaps) {
         for each in &self.records {
             match &each.pairs {
-                Some(range) => self.pairs[range.clone()]
+                Some((text, range)) => self.pairs[range.clone()]
                     .iter()
-                    .for_each(|(name, value)| column.push(name, value)),
+                    .for_each(|pair| column.push_parts(text, within(&pair.name), within(&pair.value))),
                 None => write_many(column, each.bytes),
             }
             column.end();
@@ -156,8 +184,8 @@ struct Names(u64);
 impl Names {
     /// False: no equal name was asked for before.
     #[inline]
-    fn may_contain(&mut self, name: &str) -> bool {
-        let bit = 1 << ((name.as_bytes()[0] as usize + name.len() * 8) & 63);
+    fn may_contain(&mut self, name: &[u8]) -> bool {
+        let bit = 1 << ((name[0] as usize + name.len() * 8) & 63);
         let before = self.0;
         self.0 |= bit;
         before & bit != 0
@@ -166,65 +194,88 @@ impl Names {
 
 /// The places of the bytes 1 and 2 in some bytes.
 ///
-/// They are near to each other, so a search from each one to the next would begin too often. Here eight bytes are
-/// examined at a time, without a branch that depends on where the separators are.
+/// They are near to each other, so a search from each one to the next would begin too often. Here 64 bytes are examined
+/// at a time, without a branch that depends on where the separators are.
 #[derive(Default)]
 struct Separators {
     places: Vec<u32>,
     count: usize,
 }
 
-const EACH: u64 = 0x0101_0101_0101_0101;
-const HIGH: u64 = 0x80 * EACH;
+const BLOCK: usize = 64;
 
 impl Separators {
     fn places(&self) -> &[u32] {
         &self.places[..self.count]
     }
 
-    fn find(&mut self, bytes: &[u8]) {
-        if self.places.len() < bytes.len() + 8 {
-            self.places.resize(bytes.len() + 8, 0);
+    /// Returns whether all bytes are ASCII.
+    #[inline]
+    fn find(&mut self, bytes: &[u8]) -> bool {
+        if self.places.len() < bytes.len() + BLOCK {
+            self.places.resize(bytes.len() + BLOCK, 0);
         }
         self.count = 0;
-        let mut words = bytes.chunks_exact(8);
-        let mut at = 0;
-        for word in &mut words {
-            self.note(u64::from_le_bytes(word.try_into().expect("eight bytes")), at);
-            at += 8;
+        let mut blocks = bytes.chunks_exact(BLOCK);
+        let (mut at, mut high) = (0, 0);
+        for block in &mut blocks {
+            high |= self.note_block(block.try_into().expect("a whole block"), at);
+            at += BLOCK;
         }
-        let rest = words
-            .remainder()
-            .iter()
-            .rev()
-            .fold(0, |word, &byte| word << 8 | u64::from(byte));
-        self.note(rest, at);
+        let rest = blocks.remainder();
+        let mut block = [0; BLOCK];
+        block[..rest.len()].copy_from_slice(rest);
+        high |= self.note_block(&block, at);
+        high == 0
     }
 
-    /// Appends the places in the bytes of `word`, the first of which is at `at`.
     #[inline]
-    fn note(&mut self, word: u64, at: u32) {
-        let mut found = Separators::among(word);
-        let count = ((found >> 7).wrapping_mul(EACH) >> 56) as usize;
-        let places = &mut self.places[self.count..self.count + 8];
-        // Most words have at most two.
-        places[0] = at + found.trailing_zeros() / 8;
-        found &= found.wrapping_sub(1);
-        places[1] = at + found.trailing_zeros() / 8;
-        for place in places.iter_mut().take(count).skip(2) {
+    fn note_block(&mut self, block: &[u8; BLOCK], at: usize) -> u64 {
+        let (found, high) = among(block);
+        self.note(found, at);
+        high
+    }
+
+    /// Appends the places of the bits of `found`, the first of which is at `at`.
+    #[inline]
+    fn note(&mut self, mut found: u64, at: usize) {
+        let count = found.count_ones() as usize;
+        for place in &mut self.places[self.count..self.count + count] {
+            *place = at as u32 + found.trailing_zeros();
             found &= found - 1;
-            *place = at + found.trailing_zeros() / 8;
         }
         self.count += count;
     }
+}
 
-    /// The highest bit of each byte of `word` that is 1 or 2.
-    #[inline]
-    fn among(word: u64) -> u64 {
-        // One more is 2 or 3, which differ only in the lowest bit. No sum carries into the next byte.
-        let differs = ((((word & !HIGH) + EACH) ^ (2 * EACH)) & !EACH) | (word & HIGH);
-        !(((differs & !HIGH) + !HIGH) | differs) & HIGH
+/// A bit for each byte of `block` that is 1 or 2, and one for each that is not ASCII; the lowest one for the first byte.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn among(block: &[u8; BLOCK]) -> (u64, u64) {
+    use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_loadu_si128, _mm_movemask_epi8, _mm_or_si128, _mm_set1_epi8};
+    const PART: usize = 16;
+    let (mut found, mut high) = (0, 0);
+    for (number, part) in block.chunks_exact(PART).enumerate() {
+        // SAFETY: every processor of this kind has SSE2, and the 16 bytes of `part` can be read.
+        let (is_separator, is_high) = unsafe {
+            let part = _mm_loadu_si128(part.as_ptr().cast());
+            let is = |byte| _mm_cmpeq_epi8(part, _mm_set1_epi8(byte));
+            (_mm_movemask_epi8(_mm_or_si128(is(1), is(2))), _mm_movemask_epi8(part))
+        };
+        found |= u64::from(is_separator as u16) << (number * PART);
+        high |= u64::from(is_high as u16) << (number * PART);
     }
+    (found, high)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn among(block: &[u8; BLOCK]) -> (u64, u64) {
+    let bits = |is: fn(u8) -> bool| {
+        let bit = |bits, &byte: &u8| bits >> 1 | u64::from(is(byte)) << (BLOCK - 1);
+        block.iter().fold(0, bit)
+    };
+    (bits(|byte| matches!(byte, 1 | 2)), bits(|byte| !byte.is_ascii()))
 }
 
 #[cfg(test)]
@@ -250,7 +301,7 @@ mod tests {
                 .map(|_| [0, 1, 2, 3, 0x7f, 0x80, 0x81, 0x82, 0xff][number(9)])
                 .collect();
             let expected: Vec<_> = (0..length).filter(|&at| matches!(bytes[at], 1 | 2)).collect();
-            separators.find(&bytes);
+            assert_eq!(separators.find(&bytes), bytes.is_ascii(), "{bytes:?}");
             let found: Vec<_> = separators.places().iter().map(|&at| at as usize).collect();
             assert_eq!(found, expected, "{bytes:?}");
         }
@@ -274,16 +325,16 @@ mod tests {
             b"yy",
             b"\xc3\xa9",
         ];
-        let mut number = numbers();
+        let (mut number, mut splitter) = (numbers(), Splitter::default());
         for _ in 0..20_000 {
             let bytes: Vec<u8> = (0..number(40)).flat_map(|_| words[number(13)].to_vec()).collect();
-            let split = Properties::of([&bytes[..]].into_iter());
+            let split = splitter.split([&bytes[..]].into_iter());
             assert_eq!(
                 split.known().copied().collect::<Vec<_>>(),
                 [Known::find(&bytes)],
                 "{bytes:?}"
             );
-            if let Some(range) = &split.records[0].pairs {
+            if let Some((text, range)) = &split.records[0].pairs {
                 let mut expected: Vec<(&[u8], &[u8])> = vec![];
                 for (name, value) in pairs(&bytes) {
                     match expected.iter_mut().find(|before| before.0 == name) {
@@ -291,8 +342,9 @@ mod tests {
                         None => expected.push((name, value)),
                     }
                 }
+                let part = |range| &text.as_bytes()[within(range)];
                 let found = split.pairs[range.clone()].iter();
-                let found: Vec<_> = found.map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
+                let found: Vec<_> = found.map(|pair| (part(&pair.name), part(&pair.value))).collect();
                 assert_eq!(found, expected, "{bytes:?}");
             }
         }

@@ -24,7 +24,7 @@ use crate::record::{int, is_record_magic, item, long, Bad, Item, Record, BLANK_M
 use crate::scan::crc_holds;
 
 /// Bytes of one read: small enough to stay in the processor's cache between the system's copy and the check.
-const PIECE_BYTES: usize = 1 << 19;
+const PIECE_BYTES: usize = 1 << 18;
 /// The smallest unit that a disk fails to return; read separately after a larger read failed.
 const BLOCK_BYTES: usize = 4096;
 /// At least the fixed part that is needed before a size is plausible.

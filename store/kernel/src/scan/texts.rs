@@ -1,20 +1,28 @@
 //! Columns of texts and bytes in Arrow's layout: all values one after the other, and where each ends.
 //!
-//! Arrow's builders check each value as UTF-8 and grow with it. Most texts of a log are ASCII, which is checked faster,
-//! and a column keeps the size of the last batch as its room, because the next batch is about as large.
+//! Arrow's builders check each value as UTF-8 and grow with it. Most texts of a log are ASCII, which is checked faster, and
+//! short: a call that copies bytes costs more than the copy of a few of them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, BinaryArray, ListArray, MapArray, StringArray, StructArray};
-use arrow_buffer::{Buffer, NullBuffer, NullBufferBuilder, OffsetBuffer, ScalarBuffer};
+use arrow_buffer::{Buffer, NullBuffer, NullBufferBuilder, OffsetBuffer};
 use arrow_schema::{DataType, Field, FieldRef};
 
+use super::memory::{Memory, Numbers};
+
+/// Bytes that are copied at once where more bytes follow a text.
+const WIDE: usize = 32;
+
 /// The ends of values within what they have in common.
-pub struct Ends(Vec<i32>);
+pub struct Ends(Numbers<i32>);
 
 impl Default for Ends {
     fn default() -> Ends {
-        Ends(vec![0])
+        let mut ends = Numbers::default();
+        ends.push(0);
+        Ends(ends)
     }
 }
 
@@ -24,11 +32,14 @@ impl Ends {
         self.0.push(i32::try_from(end).expect("a batch has less than 2 GiB"));
     }
 
+    fn count(&self) -> usize {
+        self.0.len() - 1
+    }
+
     /// Returns the ends so far; afterwards there is none.
     pub fn finish(&mut self) -> OffsetBuffer<i32> {
-        let mut empty = Vec::with_capacity(self.0.len());
-        empty.push(0);
-        let ends = ScalarBuffer::from(std::mem::replace(&mut self.0, empty));
+        let ends = self.0.finish();
+        self.0.push(0);
         // SAFETY: the first one is 0, and none is below the one before it: each is a length of values that only grow.
         unsafe { OffsetBuffer::new_unchecked(ends) }
     }
@@ -37,35 +48,86 @@ impl Ends {
 #[derive(Default)]
 pub struct Blobs {
     ends: Ends,
+    /// The values, and room behind them, which has any content.
     bytes: Vec<u8>,
+    used: usize,
+    memory: Memory<u8>,
 }
 
 impl Blobs {
     #[inline]
     pub fn push(&mut self, value: &[u8]) {
-        self.bytes.extend_from_slice(value);
-        self.ends.push(self.bytes.len());
+        self.make_room(value.len());
+        let end = self.used + value.len();
+        copy(value, &mut self.bytes[self.used..end]);
+        self.used = end;
+        self.ends.push(end);
+    }
+
+    /// Appends a part of `bytes`.
+    #[inline]
+    fn push_part(&mut self, bytes: &[u8], part: Range<usize>) {
+        match bytes.get(part.start..part.start + WIDE) {
+            Some(wide) if part.len() <= WIDE => {
+                self.make_room(WIDE);
+                self.bytes[self.used..self.used + WIDE].copy_from_slice(wide);
+                self.used += part.len();
+                self.ends.push(self.used);
+            }
+            _ => self.push(&bytes[part]),
+        }
     }
 
     /// Returns the bytes of these values.
-    pub fn extend<'a>(&mut self, values: impl Iterator<Item = &'a [u8]> + Clone) -> usize {
-        let bytes = values.clone().map(<[u8]>::len).sum();
-        self.bytes.reserve(bytes);
+    pub fn extend<'a>(&mut self, values: impl Iterator<Item = &'a [u8]>) -> usize {
+        let before = self.used;
         values.for_each(|value| self.push(value));
-        bytes
+        self.used - before
+    }
+
+    #[inline]
+    fn make_room(&mut self, size: usize) {
+        if self.bytes.len() - self.used < size {
+            self.grow(size);
+        }
+    }
+
+    #[cold]
+    fn grow(&mut self, size: usize) {
+        self.bytes.resize((self.used + size).max(self.bytes.len() * 2), 0);
     }
 
     fn parts(&mut self) -> (OffsetBuffer<i32>, Buffer) {
-        let room = Vec::with_capacity(self.bytes.len());
-        (
-            self.ends.finish(),
-            Buffer::from_vec(std::mem::replace(&mut self.bytes, room)),
-        )
+        let used = std::mem::take(&mut self.used);
+        let room = self.memory.take(used + used / 8);
+        let bytes = std::mem::replace(&mut self.bytes, room);
+        (self.ends.finish(), self.memory.lend(bytes, used))
     }
 
     pub fn finish(&mut self) -> ArrayRef {
         let (ends, bytes) = self.parts();
         Arc::new(BinaryArray::new(ends, bytes, None))
+    }
+}
+
+/// Copies bytes between slices of one length.
+#[inline(always)]
+fn copy(from: &[u8], to: &mut [u8]) {
+    /// Both ends in pieces of N bytes, which overlap.
+    #[inline(always)]
+    fn ends<const N: usize>(from: &[u8], to: &mut [u8]) {
+        let last = from.len() - N;
+        let (head, tail) = (<[u8; N]>::try_from(&from[..N]), <[u8; N]>::try_from(&from[last..]));
+        to[..N].copy_from_slice(&head.expect("N bytes"));
+        to[last..].copy_from_slice(&tail.expect("N bytes"));
+    }
+    match from.len() {
+        0 => {}
+        1..4 => from.iter().zip(to).for_each(|(from, to)| *to = *from),
+        4..8 => ends::<4>(from, to),
+        8..16 => ends::<8>(from, to),
+        16..=32 => ends::<16>(from, to),
+        _ => to.copy_from_slice(from),
     }
 }
 
@@ -97,14 +159,21 @@ impl Texts {
         self.0.push(text.as_bytes());
     }
 
+    /// Appends a part of `text`, which must begin and end between characters.
+    #[inline]
+    pub fn push_part(&mut self, text: &str, part: Range<usize>) {
+        assert!(text.is_char_boundary(part.start) && text.is_char_boundary(part.end));
+        self.0.push_part(text.as_bytes(), part);
+    }
+
     pub fn count(&self) -> usize {
-        self.0.ends.0.len() - 1
+        self.0.ends.count()
     }
 
     fn array(&mut self, nulls: Option<NullBuffer>) -> StringArray {
         let (ends, bytes) = self.0.parts();
-        // SAFETY: only `push` and `push_str` add values, each of them UTF-8 as a whole, and each ends where the next
-        // one begins. `nulls` has a bit for each value.
+        // SAFETY: only `push`, `push_str` and `push_part` add values, each of them UTF-8 as a whole, and each ends where
+        // the next one begins. `nulls` has a bit for each value.
         unsafe { StringArray::new_unchecked(ends, bytes, nulls) }
     }
 
@@ -204,10 +273,16 @@ pub struct TextMaps {
 }
 
 impl TextMaps {
-    #[inline]
     pub fn push(&mut self, key: &str, value: &str) {
         self.keys.push_str(key);
         self.values.push_str(value);
+    }
+
+    /// Appends parts of `text`, which must begin and end between characters.
+    #[inline]
+    pub fn push_parts(&mut self, text: &str, key: Range<usize>, value: Range<usize>) {
+        self.keys.push_part(text, key);
+        self.values.push_part(text, value);
     }
 
     /// Ends the map to which pairs were pushed.
@@ -222,5 +297,39 @@ impl TextMaps {
         let entries = StructArray::new(vec![text("key"), text("value")].into(), columns, None);
         let field = Arc::new(Field::new("entries", entries.data_type().clone(), false));
         Arc::new(MapArray::new(field, self.ends.finish(), entries, None, false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_array::cast::AsArray;
+
+    use super::*;
+
+    #[test]
+    fn values_of_all_lengths_are_copied_whole() {
+        let bytes: Vec<u8> = (0..300).map(|at| at as u8).collect();
+        let (mut pushed, mut parts) = (Blobs::default(), Blobs::default());
+        let ranges: Vec<_> = (0..100).flat_map(|size| [7..7 + size, 300 - size..300]).collect();
+        for _ in 0..3 {
+            for range in &ranges {
+                pushed.push(&bytes[range.clone()]);
+                parts.push_part(&bytes, range.clone());
+            }
+            for column in [&mut pushed, &mut parts] {
+                let array = column.finish();
+                let array = array.as_binary::<i32>();
+                assert!(array
+                    .iter()
+                    .map(|value| value.expect("no nulls"))
+                    .eq(ranges.iter().map(|range| &bytes[range.clone()])));
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "is_char_boundary")]
+    fn a_part_of_a_character_is_no_text() {
+        Texts::default().push_part("\u{e9}", 0..1);
     }
 }

@@ -102,7 +102,24 @@ impl Units {
         }
     }
 
-    pub fn add(&mut self, record: &Record<'_>, pos: u64) {
+    /// Adds records with their positions.
+    pub fn add_all(&mut self, records: &[(Record<'_>, u64)]) {
+        // The queues of all of them first: no look-up depends on another one, so the processor waits for several at a
+        // time.
+        let queued = records.iter().filter(|(record, _)| record.is_queued());
+        let queue = |(record, _): &(Record<'_>, u64)| self.queues.number(record.topic(), record.queue_id());
+        let numbers: Vec<u32> = queued.map(queue).collect();
+        let mut numbers = numbers.into_iter();
+        for (record, pos) in records {
+            let queue = record
+                .is_queued()
+                .then(|| numbers.next().expect("one for each of them"));
+            self.add(record, *pos, queue);
+        }
+    }
+
+    /// `queue`: the number of its queue, if the record belongs into one.
+    fn add(&mut self, record: &Record<'_>, pos: u64, queue: Option<u32>) {
         let store_ms = record.store_timestamp();
         let unsettled = store_ms >= self.settled_ms;
         self.newest_ms = self.newest_ms.max(store_ms);
@@ -112,16 +129,14 @@ impl Units {
         if record.sys_flag() & TRANSACTION == COMMITTED {
             self.committed.push((pos, record.prepared_transaction_offset()));
         }
-        if !record.is_queued() {
-            return;
-        }
+        let Some(queue) = queue else { return };
         let known = Known::find(record.properties());
         let level = level_of(record, &known);
         if level > 0 && !pairs(record.properties()).any(|(name, _)| name == b"REAL_TOPIC") {
             self.nameless.push(pos);
         }
         let (offset, tags) = (record.queue_offset(), known.tags);
-        let required = self.queues.of_mut(record.topic(), record.queue_id());
+        let required = self.queues.of_number(queue);
         let repairable = pos as i64 >= self.repairable_from || unsettled;
         required.disordered |= required.of_log.add(offset, repairable).is_some();
         required.units.push(Wanted {
@@ -142,14 +157,12 @@ impl Units {
 
     /// Compares the units with those in `root`/consumequeue. `bring`: see `QueueBytes`.
     pub fn compared(&self, root: &Path, bring: Option<&Py<PyAny>>) -> PyResult<Compared> {
-        let mut found = Compared::default();
+        let mut found = Compared {
+            queues: QueuesOfLog(self.queues.map(|required| required.of_log)),
+            ..Compared::default()
+        };
         let mut files = UnitFiles::new(root);
-        let mut queues: Vec<_> = self.queues.iter().collect();
-        for (topic, queue, required) in &queues {
-            *found.queues.0.of_mut(topic, *queue) = required.of_log;
-        }
-        queues.sort_unstable_by_key(|&(topic, queue, _)| (topic, queue)); // the queues of a topic have one folder
-        for (topic, queue, required) in queues {
+        for (topic, queue, required) in self.queues.sorted() {
             let in_one_piece = bring.is_none() && !required.disordered && !is_schedule_topic(topic);
             let is_right = in_one_piece && files.have(topic, queue, &required.units);
             if !is_right {

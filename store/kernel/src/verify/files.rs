@@ -13,10 +13,17 @@ use super::FilesOf;
 use crate::fault::At;
 use crate::guard::ReadMap;
 use crate::maps::segment_name;
+use crate::record::int;
 
 const MOST_MAPS: usize = 16;
 /// What is fetched at once where a store is not mounted.
 const BLOCK: u64 = 64 << 10;
+
+/// Bytes that a processor fetches together.
+const LINE: usize = 64;
+/// Before the body of a record, without its entry's header, and behind it, in most cases.
+const FIXED_BYTES: u64 = 88;
+const TAIL_BYTES: i64 = 160;
 
 pub struct Files {
     pub folder: PathBuf,
@@ -65,6 +72,34 @@ impl Files {
         Ok(map)
     }
 
+    /// Lets the processor fetch some bytes at `pos` from memory, because they will be read soon. A check looks at records
+    /// far from each other and would wait for most of them.
+    #[inline]
+    pub fn expect(&self, pos: i64, bytes: u64) {
+        let Some(start) = self.start_of(pos) else { return };
+        let Some(map) = self.maps.get(&start) else { return };
+        let at = pos as u64 - start;
+        for line in (at..at + bytes).step_by(LINE) {
+            prefetch(map, line as usize);
+        }
+    }
+
+    /// The same for a record: its fixed fields, and its end with topic and properties.
+    #[inline]
+    pub fn expect_record(&self, pos: i64, size: i32) {
+        self.expect(pos, FIXED_BYTES);
+        self.expect(pos.saturating_add(i64::from(size)) - TAIL_BYTES, TAIL_BYTES as u64);
+    }
+
+    /// The size that a record at `pos` states; None: its file is not mapped.
+    #[inline]
+    pub fn stated_size(&self, pos: i64) -> Option<i32> {
+        let start = self.start_of(pos)?;
+        let at = (pos as u64 - start) as usize;
+        let size = self.maps.get(&start)?.get(at..at + 4)?;
+        Some(int(size, 0))
+    }
+
     /// Makes bytes [begin, end) of a file readable.
     pub fn fetch(&mut self, start: u64, begin: u64, end: u64) -> PyResult<()> {
         let Some(bring) = &self.bring else { return Ok(()) };
@@ -104,6 +139,19 @@ impl Files {
     pub fn end(&self) -> u64 {
         self.starts.last().map_or(0, |start| start + self.segment_bytes)
     }
+}
+
+/// Advice: it changes nothing, and reads nothing behind the end.
+#[inline]
+pub fn prefetch<T>(values: &[T], at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(value) = values.get(at) {
+        use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
+        // SAFETY: every processor of this kind has the instruction, which takes any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (values, at);
 }
 
 /// The start of the file with this byte. Files need not begin at a multiple of their size: the first one of dledger begins

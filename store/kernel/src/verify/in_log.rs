@@ -71,20 +71,26 @@ impl InLog {
 }
 
 /// One value for each queue, in the order in which the log has their first records.
+///
+/// With ten thousands of queues a look-up waits for memory. So a topic has a number, which all of its queues share, and
+/// the tables have numbers alone.
 #[derive(Clone)]
 pub struct ByQueue<V> {
-    /// By topic, followed by the queue id.
-    at: FxHashMap<Box<[u8]>, u32>,
-    values: Vec<(Box<[u8]>, i32, V)>,
-    key: Vec<u8>,
+    topics: FxHashMap<Box<[u8]>, u32>,
+    names: Vec<Box<[u8]>>,
+    /// By the number of the topic and the queue id, the number of the queue.
+    numbers: FxHashMap<(u32, i32), u32>,
+    /// By the number of the queue: number of the topic, queue id, value.
+    values: Vec<(u32, i32, V)>,
 }
 
 impl<V> Default for ByQueue<V> {
     fn default() -> ByQueue<V> {
         ByQueue {
-            at: FxHashMap::default(),
+            topics: FxHashMap::default(),
+            names: vec![],
+            numbers: FxHashMap::default(),
             values: vec![],
-            key: vec![],
         }
     }
 }
@@ -98,49 +104,89 @@ impl<V> ByQueue<V> {
         self.values.is_empty()
     }
 
+    /// The number of a queue, which `of_number` takes. A new queue gets the next one.
+    #[inline]
+    pub fn number(&mut self, topic: &[u8], queue: i32) -> u32
+    where
+        V: Default,
+    {
+        let topic = match self.topics.get(topic) {
+            Some(&topic) => topic,
+            None => self.new_topic(topic),
+        };
+        *self.numbers.entry((topic, queue)).or_insert_with(|| {
+            self.values.push((topic, queue, V::default()));
+            self.values.len() as u32 - 1
+        })
+    }
+
+    #[cold]
+    fn new_topic(&mut self, topic: &[u8]) -> u32 {
+        let number = self.names.len() as u32;
+        self.names.push(topic.into());
+        self.topics.insert(topic.into(), number);
+        number
+    }
+
+    #[inline]
+    pub fn of_number(&mut self, number: u32) -> &mut V {
+        &mut self.values[number as usize].2
+    }
+
     #[inline]
     pub fn of_mut(&mut self, topic: &[u8], queue: i32) -> &mut V
     where
         V: Default,
     {
-        let mut key = std::mem::take(&mut self.key);
-        set_key(&mut key, topic, queue);
-        let at = match self.at.get(key.as_slice()) {
-            Some(&at) => at,
-            None => {
-                let at = self.values.len() as u32;
-                self.at.insert(key.as_slice().into(), at);
-                self.values.push((topic.into(), queue, V::default()));
-                at
-            }
-        };
-        self.key = key;
-        &mut self.values[at as usize].2
+        let number = self.number(topic, queue);
+        self.of_number(number)
     }
 
     pub fn get(&self, topic: &[u8], queue: i32) -> Option<&V> {
-        let mut key = vec![];
-        set_key(&mut key, topic, queue);
-        self.at.get(key.as_slice()).map(|&at| &self.values[at as usize].2)
+        let topic = self.topics.get(topic)?;
+        let number = self.numbers.get(&(*topic, queue))?;
+        Some(&self.values[*number as usize].2)
     }
 
     /// Topic, queue id, value.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], i32, &V)> {
-        self.values
-            .iter()
-            .map(|(topic, queue, value)| (&**topic, *queue, value))
+        self.values.iter().map(|each| self.named(each))
+    }
+
+    /// The same, in the order of topics and queue ids: the queues of a topic follow each other.
+    pub fn sorted(&self) -> impl Iterator<Item = (&[u8], i32, &V)> {
+        let mut topics: Vec<usize> = (0..self.names.len()).collect();
+        topics.sort_unstable_by_key(|&topic| &self.names[topic]);
+        let mut ranks = vec![0; topics.len()];
+        for (rank, topic) in topics.into_iter().enumerate() {
+            ranks[topic] = rank;
+        }
+        let mut values: Vec<_> = self.values.iter().collect();
+        values.sort_unstable_by_key(|&&(topic, queue, _)| (ranks[topic as usize], queue));
+        values.into_iter().map(|each| self.named(each))
+    }
+
+    fn named<'a>(&'a self, (topic, queue, value): &'a (u32, i32, V)) -> (&'a [u8], i32, &'a V) {
+        (&self.names[*topic as usize], *queue, value)
+    }
+
+    /// The same queues with other values.
+    pub fn map<W>(&self, value: impl Fn(&V) -> W) -> ByQueue<W> {
+        let values = self.values.iter();
+        ByQueue {
+            topics: self.topics.clone(),
+            names: self.names.clone(),
+            numbers: self.numbers.clone(),
+            values: values
+                .map(|(topic, queue, each)| (*topic, *queue, value(each)))
+                .collect(),
+        }
     }
 }
 
 /// A topic as Python has it: bytes that are not UTF-8 become surrogates.
 pub fn name_of(topic: &[u8]) -> OsString {
     OsStr::from_bytes(topic).to_owned()
-}
-
-fn set_key(key: &mut Vec<u8>, topic: &[u8], queue: i32) {
-    key.clear();
-    key.extend_from_slice(topic);
-    key.extend_from_slice(&queue.to_le_bytes());
 }
 
 /// QueuesOfLog(): the records of each queue in a log, or in a part of it, that must have a unit.
@@ -215,4 +261,40 @@ fn unpack_one(packed: &mut Packed<'_>, queues: &mut ByQueue<InLog>) -> Option<()
 
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<QueuesOfLog>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_are_found_by_topic_and_id_and_can_be_sorted() {
+        let mut queues = ByQueue::<i64>::default();
+        let log: [(&[u8], i32); 6] = [(b"b", 1), (b"ab", 0), (b"b", 0), (b"b", 1), (b"a", 7), (b"b", -1)];
+        for (topic, queue) in log {
+            *queues.of_mut(topic, queue) += 1;
+        }
+        let first: Vec<_> = queues
+            .iter()
+            .map(|(topic, queue, &count)| (topic, queue, count))
+            .collect();
+        assert_eq!(
+            first,
+            [
+                (&b"b"[..], 1, 2),
+                (b"ab", 0, 1),
+                (b"b", 0, 1),
+                (b"a", 7, 1),
+                (b"b", -1, 1)
+            ]
+        );
+        let sorted: Vec<_> = queues.sorted().map(|(topic, queue, _)| (topic, queue)).collect();
+        assert_eq!(sorted, [(&b"a"[..], 7), (b"ab", 0), (b"b", -1), (b"b", 0), (b"b", 1)]);
+        assert_eq!(
+            (queues.get(b"b", 1), queues.get(b"a", 1), queues.get(b"c", 1)),
+            (Some(&2), None, None)
+        );
+        let doubled = queues.map(|count| count * 2);
+        assert_eq!((doubled.len(), doubled.get(b"b", 1)), (5, Some(&4)));
+    }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
-use super::files::Files;
+use super::files::{prefetch, Files};
 use super::findings::{CheckFindings, Findings};
 use super::step::{step_at, Kind, Seen};
 use super::FilesOf;
@@ -21,6 +21,8 @@ use crate::named::named_tuples;
 use crate::record::{int, long, Known, Record};
 
 const ENTRIES_A_REPORT: i32 = 1 << 16;
+/// The record of an entry is expected this many entries before it is read.
+const ENTRIES_AHEAD: i32 = 16;
 const COUNT_AT: u64 = 36;
 const SLOTS_USED_AT: u64 = 32;
 
@@ -112,6 +114,7 @@ impl IndexCheck<'_> {
                 })?;
             }
             self.entries += 1;
+            self.expect(number, next);
             let entry = self.entry(number);
             let before = self.newest_before(number, &entry); // also for a wrong entry: the next ones lead back to it
             let mut reason = self.flaw(number, &entry)?;
@@ -134,6 +137,26 @@ impl IndexCheck<'_> {
     fn add(&mut self, at: u64, reason: impl FnOnce() -> String) {
         self.findings
             .add(self.path, at, self.repairable, || reason().into_bytes());
+    }
+
+    /// What entries behind this one need: the begin of a record first, which tells where its end is.
+    #[inline]
+    fn expect(&self, number: i32, next: i32) {
+        if number + 2 * ENTRIES_AHEAD < next {
+            self.log.expect(self.entry(number + 2 * ENTRIES_AHEAD).pos, 1);
+        }
+        if number + ENTRIES_AHEAD < next {
+            let Entry { key_hash, pos, .. } = self.entry(number + ENTRIES_AHEAD);
+            prefetch(&self.newest, self.slot_of(key_hash));
+            if let Some(size) = self.log.stated_size(pos) {
+                self.log.expect_record(pos, size);
+            }
+        }
+    }
+
+    #[inline]
+    fn slot_of(&self, key_hash: i32) -> usize {
+        u32::try_from(key_hash).map_or(0, |hash| hash % self.slots) as usize
     }
 
     fn entry(&self, number: i32) -> Entry {
@@ -243,8 +266,8 @@ impl IndexCheck<'_> {
 
     /// The newest entry of its slot before this one, which is the newest from now on.
     fn newest_before(&mut self, number: i32, entry: &Entry) -> i32 {
-        let slot = u32::try_from(entry.key_hash).map_or(0, |hash| hash % self.slots);
-        let before = std::mem::replace(&mut self.newest[slot as usize], number);
+        let slot = self.slot_of(entry.key_hash);
+        let before = std::mem::replace(&mut self.newest[slot], number);
         self.used += i32::from(before == 0);
         before
     }

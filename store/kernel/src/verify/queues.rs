@@ -25,6 +25,8 @@ use crate::record::{is_schedule_topic, long, Known, Record, UNREADABLE};
 const PAGE: u64 = 4096;
 const QUEUES_A_REPORT: usize = 64;
 const EXT_HEAD: u64 = 20;
+/// The record of a unit is expected this many units before it is read.
+const UNITS_AHEAD: u64 = 12;
 const NO_UNIT: [u8; UNIT as usize] = [0; UNIT as usize];
 
 named_tuples! {
@@ -211,8 +213,11 @@ impl QueueCheck<'_> {
                 at += UNIT;
                 continue;
             }
-            let bytes = data.get(at as usize..(at + UNIT) as usize).unwrap_or(&NO_UNIT);
+            let unit_at = |at: u64| data.get(at as usize..(at + UNIT) as usize).unwrap_or(&NO_UNIT);
+            let bytes = unit_at(at);
             let unit = Unit::decode(bytes);
+            let later = Unit::decode(unit_at(at + UNITS_AHEAD * UNIT));
+            store.log.expect_record(later.pos, later.size);
             if bytes == NO_UNIT {
                 let more = data
                     .get(at as usize..)
