@@ -38,7 +38,7 @@ class Compose:
         return _run([*self._command, *arguments], environment)
 
     def health(self, service: str) -> str:
-        """`healthy`, `unhealthy` or `starting`, as Docker reports it."""
+        """The state of its container in words of Docker, such as healthy."""
         return _run(["docker", "inspect", "--format", "{{.State.Health.Status}}", self._container(service)]).strip()
 
     def kill(self, service: str) -> None:

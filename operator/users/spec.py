@@ -104,7 +104,9 @@ def _fields(spec: Mapping[str, Any]) -> Json:
         "userType": "Super" if spec.get("superUser") else "Normal",
         "userStatus": "enable" if spec.get("enabled", True) else "disable",
     }
-    return found | ({"policies": [{"policyType": "Custom", "entries": entries}]} if entries else {})
+    quota = {name: limit for name, limit in (spec.get("quota") or {}).items() if limit is not None}
+    policies = [{"policyType": "Custom", "entries": entries}] if entries else []
+    return found | ({"quota": quota} if quota else {}) | ({"policies": policies} if policies else {})
 
 
 def _entry(permission: Mapping[str, Any]) -> Json:
