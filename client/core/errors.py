@@ -121,7 +121,7 @@ _KINDS: dict[int, type[Refused]] = {
     ResponseCode.NO_PERMISSION: Refused,
 }
 _ACCESS = ("AclException", "AuthenticationException", "AuthorizationException")
-"""What a remark of access control contains: RocketMQ answers code 1, as for every error of its own."""
+"""What a remark of access control contains: RocketMQ answers code 1, as for all its errors."""
 
 
 def refused(address: str, code: int, remark: str | None) -> Refused:

@@ -43,7 +43,7 @@ class Message:
     consumers. Messages with the same `order_key` go to the same queue, in the order in which they are sent. `queue`
     chooses a queue by its number, at the first broker that has it. `delay_level` (1 to 18) delays the delivery as the
     broker's table says; `delay` and `deliver_at` need a broker with timers. `unique_key` identifies the message if it
-    is sent again; without one, the client makes it. `flag` is a number that nobody but the application interprets.
+    is sent again; without one, the client makes it. `flag` is a number that only applications interpret.
     """
 
     topic: str

@@ -1,6 +1,6 @@
 """Messages that wait to be sent, in a limited amount of memory.
 
-Without coalescing each message is a request of its own, and requests overlap. With it, messages of one queue that
+Without coalescing each message is a separate request, and requests overlap. With it, messages of one queue that
 wait while a request is on its way leave together, as one batch: their order stays, and there is no pause for gathering.
 """
 

@@ -34,7 +34,7 @@ class Outcome(enum.Enum):
     COMMIT = TRANSACTION_COMMIT
     """Consumers get the message."""
     ROLLBACK = TRANSACTION_ROLLBACK
-    """Nobody gets it."""
+    """No consumer gets it."""
     UNKNOWN = 0
     """It is not known yet: the broker asks later."""
 

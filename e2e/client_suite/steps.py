@@ -99,8 +99,10 @@ async def transactions(client: Client, name: str, _: Peer) -> list[str]:
             async with producer.begin(name, body) as transaction:
                 transaction.outcome = outcome
         async with client.consumer(f"{name}-g", name, start=Start.FIRST) as consumer:
-            found = sorted(each.body for each in await _collect(consumer, 3))
-    return _differs("bodies", found, [b"ask", b"first", b"yes"]) + _differs("asked about it", b"ask" in asked, True)
+            found: set[bytes] = set()
+            while not found >= {b"ask", b"first", b"yes"}:  # RocketMQ 5 delivers twice what is committed twice
+                found |= {each.body for each in await _collect(consumer, 1)}
+    return _differs("bodies", found, {b"ask", b"first", b"yes"}) + _differs("asked about it", b"ask" in asked, True)
 
 
 async def dead_letters(client: Client, name: str, _: Peer) -> list[str]:

@@ -497,8 +497,8 @@ async def test_a_broker_asks_how_a_transaction_ended() -> None:
         assert message.topic == "T"
         return Outcome.COMMIT if message.body == b"yes" else Outcome.ROLLBACK
 
-    early = {"transactionTimeOut": 100, "transactionCheckInterval": 200}
-    async with Broker(**early) as broker, Client(broker.nameserver) as client:
+    early = Broker(transactionTimeOut=100, transactionCheckInterval=200)
+    async with early as broker, Client(broker.nameserver) as client:
         await client.producer("pg").send("T", b"first")
         async with client.transactional("tg", check=check) as producer:
             keys = []

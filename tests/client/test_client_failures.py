@@ -61,14 +61,14 @@ class Brokers:
 
     async def start(self) -> None:
         for number, _ in enumerate(self._answers):
-            routes = {
+            routes: dict[int, Answer] = {
                 RequestCode.SEND_MESSAGE_V2: self._send(number),
                 RequestCode.SEND_BATCH_MESSAGE: self._send(number),
             }
             server = RemotingServer(routes)
             self._addresses.append(f"127.0.0.1:{await server.start('127.0.0.1', 0)}")
             self._servers.append(server)
-        server = RemotingServer({RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route})
+        server = RemotingServer({int(RequestCode.GET_ROUTEINFO_BY_TOPIC): self._route})
         self.nameserver = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
         self._servers.append(server)
 
