@@ -277,7 +277,7 @@ def plan_audit(task: PlanTask, lag_ms: int, known: Known, at_once: int) -> Audit
 def _tasks_of(volume: Volume, splits: Sequence[Split], store: Store, at_once: int) -> tuple[tuple[Split, ...], ...]:
     """Returns the splits by task. Each task opens the queues of its records, so with many queues it has several splits.
 
-    A split is a task of its own if its file may expire meanwhile, or if it has to be fetched.
+    A split is a separate task if its file may expire meanwhile, or if it has to be fetched.
     """
     if store.may_expire or bringer() is not None:
         return tuple((split,) for split in splits)
