@@ -67,12 +67,15 @@ def test_the_node_reads_the_accounts(world: World) -> None:
     world.user("writer", permissions=PERMISSIONS)
     world.user("admin", superUser=True)
     world.user("away", enabled=False)
+    world.user("slow", quota={"messagesPerSecond": 100, "topics": 0, "bytesPerSecond": None})
     world.settle()
     acl = parse(world.read(f"{CLUSTER}-access", "plain_acl.yml").encode())
-    assert set(acl.accounts) == {RESERVED, "writer", "admin", "away"}
+    assert set(acl.accounts) == {RESERVED, "writer", "admin", "away", "slow"}
     users = {name: account.user() for name, account in acl.accounts.items()}
     assert users[RESERVED].is_super and users["admin"].is_super and not users["writer"].is_super
     assert not users["away"].is_enabled and len(users["writer"].policies) == 2
+    assert acl.accounts["slow"].fields()["quota"] == {"messagesPerSecond": 100, "topics": 0}
+    assert "quota" not in acl.accounts["writer"].fields()
     assert acl.version is not None and acl.version["counter"] >= 1
     assert acl.accounts["writer"].fields()["owner"] == uid(world, "users", "writer")
     assert len(bytes.fromhex(world.read(f"{CLUSTER}-access", "acl.key"))) == 32
