@@ -30,8 +30,8 @@ $(VENV)/.dev: pyproject.toml client/pyproject.toml $(KERNEL_SOURCES) # checkers,
 	touch $(VENV)/.built $@
 
 # Without the index's address and other settings of the machine that makes them.
-COMPILE = build/supply-chain/bin/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-header \
-    --no-emit-index-url --no-emit-trusted-host --no-emit-options $(if $(UPGRADE),--upgrade)
+COMPILE = build/supply-chain/bin/uv pip compile --quiet --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+    $(if $(UPGRADE),--upgrade)
 
 .PHONY: lock sbom audit
 lock: build/supply-chain/.built build/lock/pyproject.toml ## requirements/*.txt from pyproject.toml, with the hashes of all packages: UPGRADE=1 takes new versions

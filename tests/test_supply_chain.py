@@ -27,7 +27,7 @@ LICENCES = {
 
 def pinned(lock: Path) -> dict[str, tuple[str, int]]:
     """By name: version and number of hashes."""
-    found = {}
+    found: dict[str, tuple[str, int]] = {}
     for block in re.split(r"\n(?=\S)", lock.read_text()):
         if match := re.match(r"([A-Za-z0-9._-]+)==(\S+)", block):
             found[canonicalize_name(match[1])] = match[2], block.count("--hash=sha256:")

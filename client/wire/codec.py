@@ -34,8 +34,8 @@ from tallystick.client.wire.frames import MAX_FRAME
 __all__ = ["MAX_FRAME", "FrameError", "HeaderError", "decode", "encode", "encode_head"]
 
 MAX_HEADER = 1 << 20
-"""Limit of a header, chosen by tallystick. The longest text of a client are the properties of a message: 32 KiB,
-six times as much with escapes."""
+"""Limit of a header, chosen by tallystick. The longest text of a client are the properties of a message: 32 KiB, six
+times as much with escapes."""
 MAX_FIELDS = 1024
 """Limit for the extension fields of a header, chosen by tallystick. Clients send 20 at most."""
 _MARKS = struct.Struct(">II")

@@ -84,9 +84,8 @@ def loads_request(text: bytes) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
         if len(text) > LENIENT_REQUEST_BYTES:
-            raise FastjsonError(
-                f"more than {LENIENT_REQUEST_BYTES} bytes that are not strict JSON", error.pos
-            ) from None
+            reason = f"more than {LENIENT_REQUEST_BYTES} bytes that are not strict JSON"
+            raise FastjsonError(reason, error.pos) from None
     return loads(text)
 
 

@@ -2,7 +2,7 @@
 
     python e2e/attacks/abuser.py NAME TARGET
 
-TARGET is a `Target` as JSON. The process prints `ready` when the abuse has begun. It continues until SIGTERM, and then
+TARGET is a `Target` as JSON. The process prints "ready" when the abuse has begun. It continues until SIGTERM, and then
 prints what it got, as JSON: how often each answer, refusal or end of a connection. It connects from another address of
 the loopback network than the clients.
 """

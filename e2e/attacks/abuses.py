@@ -9,7 +9,7 @@ abuse's limit, and connections are closed afterwards; the log grows by less than
 process serves to its end. Reported: p99 of the client's requests without and with the abuse (the median of windows),
 their ratio, memory, and what the abuser got.
 
-`ABUSES=cut-handshakes,locks` selects some.
+The variable ABUSES selects some: cut-handshakes,locks.
 """
 
 from __future__ import annotations

@@ -118,16 +118,6 @@ GROUP_DEFAULTS: dict[tuple[str, str], Any] = {
 }
 
 
-_SHARED = ("aclEnable", "aclFile", "aclKeyFile")
-
-
-def _shared_access_control(layer: Layer) -> Layer:
-    """Access control of a name server in the same process as a broker that signs its registrations: the broker's."""
-    if ("broker", "aclCredentialsFile") not in layer:
-        return {}
-    return {("nameserver", key): layer["broker", key] for key in _SHARED if ("broker", key) in layer}
-
-
 def _is_grouped(layer: Layer) -> bool:
     written = layer.get(("store", "enableDLegerCommitLog"))
     return written is not None and str(written.value).lower() == "true"
@@ -169,7 +159,6 @@ def load(
             merged.setdefault(("nameserver", key), merged["broker", key])
     if _is_grouped(merged):
         merged = {place: GivenValue(value, "group default") for place, value in GROUP_DEFAULTS.items()} | merged
-    merged = _shared_access_control(merged) | merged
     built: dict[str, Any] = {}
     for table, kind in TABLES.items():
         chosen = {key: value for (where, key), value in merged.items() if where == table}

@@ -29,6 +29,8 @@ from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.node_api import ProcessClock, broker_json
 from tallystick.node.http.server import HttpServer, Probes
 from tallystick.node.remoting.codes import RequestCode
+from tallystick.node.tls.process import ProcessTls
+from tallystick.node.tls.settings import TlsSettings
 from tallystick.store.formats.message import Message
 from tallystick.store.settings import BrokerRole
 
@@ -69,7 +71,9 @@ async def served(w: World, broker: Broker) -> AsyncIterator[str]:
     clock = ProcessClock()
 
     def node() -> dict[str, Any]:
-        return broker_json(settings, broker, StartProgress(), clock, broker.store.findings, stopping=False)
+        return broker_json(
+            settings, broker, StartProgress(), clock, broker.store.findings, ProcessTls(TlsSettings()), stopping=False
+        )
 
     http = HttpServer(
         HttpSettings(port=0, host="127.0.0.1"),

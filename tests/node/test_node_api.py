@@ -13,11 +13,14 @@ from own_parts import OwnParts
 from tallystick.node.core.configuration import Settings, load
 from tallystick.node.core.starting import RECOVERING, WAITING, StartProgress
 from tallystick.node.http.node_api import ProcessClock, broker_json, nameserver_json
+from tallystick.node.tls.process import ProcessTls
+from tallystick.node.tls.settings import TlsSettings
 from tallystick.replication.durable import DiskState
 from tallystick.replication.member.status import Unrepaired
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.findings import FindingKind
 
+TLS = ProcessTls(TlsSettings())
 PEER = SimpleNamespace(member=1, voter=True, connected=True, lag_bytes=77, disk=DiskState.OK)
 
 
@@ -95,7 +98,7 @@ class FakeNode:
             if self.started
             else None
         )
-        return broker_json(self.settings, broker, self.progress, ProcessClock(), self.findings, stopping=stopping)
+        return broker_json(self.settings, broker, self.progress, ProcessClock(), self.findings, TLS, stopping=stopping)
 
 
 @pytest.fixture
@@ -214,9 +217,9 @@ def test_a_broker_without_a_group(node: FakeNode) -> None:
 
 
 def test_a_name_server() -> None:
-    assert nameserver_json(None, ProcessClock(), stopping=False)["phase"] == "starting"
+    assert nameserver_json(None, ProcessClock(), TLS, stopping=False)["phase"] == "starting"
     server: Any = SimpleNamespace(routes=SimpleNamespace(address_count=3, topics=lambda: ["T", "U"]))
-    told = nameserver_json(server, ProcessClock(), stopping=False)
+    told = nameserver_json(server, ProcessClock(), TLS, stopping=False)
     assert (told["kind"], told["phase"], told["reason"], told["brokers"], told["topics"]) == (
         "nameserver",
         "ready",
@@ -224,4 +227,4 @@ def test_a_name_server() -> None:
         3,
         2,
     )
-    assert nameserver_json(server, ProcessClock(), stopping=True)["phase"] == "stopping"
+    assert nameserver_json(server, ProcessClock(), TLS, stopping=True)["phase"] == "stopping"

@@ -175,7 +175,7 @@ async def test_a_server_that_sends_garbage_is_left(world: World) -> None:
 
     async with await asyncio.start_server(garbage, "127.0.0.1", 0) as server:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        with pytest.raises(RemotingConnectError, match="it sent text that begins with .HTTP., which is not a frame"):
+        with pytest.raises(RemotingConnectError, match=r"it sent text that begins with .HTTP., which is not a frame"):
             await world.client.call(address, Command(ECHO))
         assert not world.client.connections
 
