@@ -216,6 +216,7 @@ records = st.builds(
     body=st.binary(max_size=50),
     properties=st.dictionaries(st.text("abc", min_size=1), st.text("xyz", min_size=1)).map(properties.encode),
     flag=st.integers(-(2**31), 2**31 - 1),
+    sys_flag=st.sampled_from([0, 2, 4, 8, 12]),
     queue_offset=st.integers(0, 2**40),
     pos=st.integers(0, 2**40),
     born_timestamp_ms=st.integers(0, 2**42),

@@ -63,7 +63,7 @@ class FakeNode:
             unrepaired=(),
             recovered=None,
         )
-        self.member = SimpleNamespace(leader=0)
+        self.member = SimpleNamespace(leader=0, tls_json=lambda: None)
         self.slaves: Any = None
         self.group: Any = SimpleNamespace(
             number=0, leads=True, is_member=True, member=self.member, status=lambda: self.status
@@ -218,7 +218,9 @@ def test_a_broker_without_a_group(node: FakeNode) -> None:
 
 def test_a_name_server() -> None:
     assert nameserver_json(None, ProcessClock(), TLS, stopping=False)["phase"] == "starting"
-    server: Any = SimpleNamespace(routes=SimpleNamespace(address_count=3, topics=lambda: ["T", "U"]))
+    server: Any = SimpleNamespace(
+        routes=SimpleNamespace(address_count=3, topics=lambda: ["T", "U"]), access_json=lambda: None
+    )
     told = nameserver_json(server, ProcessClock(), TLS, stopping=False)
     assert (told["kind"], told["phase"], told["reason"], told["brokers"], told["topics"]) == (
         "nameserver",
