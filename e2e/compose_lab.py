@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from lab.places import ROOT, TALLY, work_folder
@@ -93,9 +94,13 @@ def _send(prefix: str) -> list[str]:
     """Sends messages one by one until each is acknowledged; returns their bodies."""
     bodies = [f"{prefix} {number}" for number in range(_MESSAGES)]
     for body in bodies:
-        _wait(lambda body=body: "1 message stored" in _tally("produce", _TOPIC, body), f"{body!r} is acknowledged")
+        _wait(partial(_stored, body), f"{body!r} is acknowledged")
     print(f"ok: {len(bodies)} messages are acknowledged", flush=True)
     return bodies
+
+
+def _stored(body: str) -> bool:
+    return "1 message stored" in _tally("produce", _TOPIC, body)
 
 
 def _leader(compose: Compose) -> str:

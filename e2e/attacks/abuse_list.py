@@ -10,6 +10,7 @@ import random
 import ssl
 import struct
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from attacks.abuser import (
@@ -61,7 +62,7 @@ class Listed:
 ABUSES: dict[str, Listed] = {}
 
 
-def _abuse(name: str, text: str, place: Place = Place.open, memory_mib: float = 48.0):  # type: ignore[no-untyped-def]
+def _abuse(name: str, text: str, place: Place = Place.open, memory_mib: float = 48.0) -> Callable[[Abuse], Abuse]:
     def add(run: Abuse) -> Abuse:
         ABUSES[name] = Listed(text, place, run, memory_mib)
         return run
@@ -351,7 +352,7 @@ async def _renegotiation(target: Target, got: Got) -> None:
             client.stdin.write(b"R\n" * 20)
             try:
                 async with asyncio.timeout(2):
-                    output, _ = await client.communicate()
+                    output, _errors = await client.communicate()
                 got["refused" if b"no renegotiation" in output or b"error" in output else "other"] += 1
             except TimeoutError:
                 client.kill()
