@@ -161,6 +161,17 @@ def _budget() -> Any:
     return process.budget
 
 
+def _turns_of_process(clock: Callable[[], float]) -> Any:
+    """`turns_of_loop`: the simulated processes share a loop, and the callbacks of a dead one are dropped."""
+    from tallystick.node.remoting.turns import Turns
+
+    process = current.get()
+    assert process is not None, "only processes have servers"
+    if process.turns is None:
+        process.turns = Turns(clock)
+    return process.turns
+
+
 def _install_in_product() -> None:
     import tallystick.node.broker.broker as broker
     import tallystick.node.nameserver.server as nameserver
@@ -188,6 +199,7 @@ def _install_in_product() -> None:
     progress.boot_id = boot_id
     ledger.machine_boot_id = member.machine_boot_id = boot_id
     remoting._bind_one = bind_one
+    remoting.turns_of_loop = _turns_of_process  # type: ignore[assignment]
     connection.Connection.__hash__ = link.Link.__hash__ = ordered_hash  # type: ignore[method-assign]
     threads.ThreadPoolExecutor = SimExecutor  # type: ignore[assignment, misc]
     appender.SyncThread = log_writer.SyncThread = SimSyncThread  # type: ignore[assignment, misc]

@@ -80,6 +80,7 @@ class Process:
         self.events_left: int | None = None
         """Killed after so many more callbacks; None: not planned."""
         self.budget: Any = None
+        self.turns: Any = None
         """What its connections hold; made with the first use (`patches`)."""
         self.on_death: Callable[[Process], None] | None = None
 

@@ -34,6 +34,8 @@ QUEUES = 4
 class MountedOn:
     """Does items one after the other, each as on the worker of its node if that is among those with a worker."""
 
+    at_once = 1
+
     def __init__(self, workers: Sequence[str]) -> None:
         self.workers = workers
 
