@@ -37,7 +37,7 @@ FROM built AS built-node
 RUN python3 -m pip --python /opt/tallystick/bin/python3 install --require-hashes -r /requirements/node.txt \
  && python3 -m pip --python /opt/tallystick/bin/python3 install --no-deps /dist/*.whl \
  && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tallystick/lib \
- && /opt/tallystick/bin/python3 -c 'import tallystick.store._kernel'
+ && /opt/tallystick/bin/python3 -c 'import tallystick.store._kernel, tallystick.node.run'
 
 FROM base AS node
 COPY --from=built-node /opt/tallystick /opt/tallystick
