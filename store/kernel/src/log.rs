@@ -693,14 +693,7 @@ impl Log {
     /// grant(connection, topic, access_key, secret, meter): sends of this account to this topic are stored if their
     /// signatures are right, and the meter admits them.
     #[pyo3(signature = (connection, topic, access_key, secret, meter = None))]
-    fn grant(
-        &self,
-        connection: u64,
-        topic: &[u8],
-        access_key: &[u8],
-        secret: &[u8],
-        meter: Option<PyRef<'_, Meter>>,
-    ) {
+    fn grant(&self, connection: u64, topic: &[u8], access_key: &[u8], secret: &[u8], meter: Option<PyRef<'_, Meter>>) {
         if let Some(open) = self.lock().connections.get_mut(&connection) {
             open.access
                 .grant(topic, access_key, secret, meter.map(|meter| meter.0.clone()));

@@ -301,7 +301,8 @@ mod tests {
         }
     }
 
-    const SIGNED: &str = r#"{"code":11,"extFields":{"queueId":"3","commitOffset":"12","Signature":"S=","queueOffset":"40"},"opaque":7}"#;
+    const SIGNED: &str =
+        r#"{"code":11,"extFields":{"queueId":"3","commitOffset":"12","Signature":"S=","queueOffset":"40"},"opaque":7}"#;
 
     fn signed(header: &str, offset: i64, commit: i64, key: &[u8]) -> String {
         let content = format!("before{commit}between{offset}after");

@@ -84,7 +84,7 @@ impl<T: ArrowNativeType + RefUnwindSafe> Numbers<T> {
         self.values.extend(values);
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.values.len()
     }
 

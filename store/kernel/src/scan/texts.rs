@@ -33,7 +33,7 @@ impl Ends {
     }
 
     fn count(&self) -> usize {
-        self.0.len() - 1
+        self.0.count() - 1
     }
 
     /// Returns the ends so far; afterwards there is none.
