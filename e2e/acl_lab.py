@@ -106,6 +106,8 @@ def _serve(work: Path, port: int) -> subprocess.Popen[bytes]:
         "http.port": -1,
         "storePathRootDir": work / f"store-{port}-{os.getpid()}",
         "aclEnable": "true",
+        # As RocketMQ's: if the name server refuses a client, the client reports that there is no route, and not why.
+        "nameserver.aclEnable": "false",
         "aclFile": work / "plain_acl.yml",
         "aclCredentialsFile": work / "tools.yml",
     }
