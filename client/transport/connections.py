@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from typing import Any
 from tallystick.client.core.errors import ClosedError, ConnectionFailed, Timeout, refused
 from tallystick.client.core.events import Event, OnEvent
 from tallystick.client.transport.connection import Connection, Serve, Served
+from tallystick.client.wire.addresses import NOT_AN_ADDRESS, host_and_port, reason_of
 from tallystick.client.wire.codes import ResponseCode
 from tallystick.client.wire.command import Command, HeaderType
 from tallystick.client.wire.signatures import SECURITY_TOKEN, sign
@@ -186,7 +185,10 @@ class Connections:
             task.exception()  # retrieved, so that asyncio does not log it: the callers that wait have it
 
     async def _open(self, address: str) -> Connection:
-        host, port = split_address(address)
+        found = host_and_port(address)
+        if found is None:
+            raise ConnectionFailed(address, NOT_AN_ADDRESS)
+        host, port = found
         options: dict[str, Any] = {}
         if self._tls is not None:
             options = {"ssl": self._tls, "server_hostname": host, "ssl_handshake_timeout": self._connect_timeout_s}
@@ -236,22 +238,3 @@ class Connections:
             remark = f" request type {request.code} not supported"
             return request.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
         return serve(address, request)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Returns host and port. ConnectionFailed: the text is no address."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConnectionFailed(address, "is not an address of the form host:port")
-    return host.strip("[]"), int(port)
-
-
-def reason_of(error: OSError) -> str:
-    """Returns the system's text of an error: asyncio's repeats the address."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the server's certificate is not accepted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}"
-    if isinstance(error, socket.gaierror) or not error.errno:
-        return error.strerror or str(error)
-    return os.strerror(error.errno)

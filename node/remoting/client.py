@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tallystick.client.wire.addresses import NOT_AN_ADDRESS, host_and_port, reason_of
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.endpoint import Endpoint, Handler, Limits
@@ -106,18 +105,19 @@ class RemotingClient(Endpoint):
             raise RemotingTimeout(address, code, timeout_s) from None
 
     async def _open(self, address: str) -> Connection:
-        host, colon, port = address.rpartition(":")
-        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise RemotingConnectError(address, "is not an address of the form host:port")
+        found = host_and_port(address)
+        if found is None:
+            raise RemotingConnectError(address, NOT_AN_ADDRESS)
+        host, port = found
         try:
             async with asyncio.timeout(self.connect_timeout_s):
-                link = await self._connect(host.strip("[]"), int(port))
+                link = await self._connect(host, port)
         except TimeoutError:
             raise RemotingConnectError(address, f"no connection within {self.connect_timeout_s:g} s") from None
         except UnicodeError as error:
             raise RemotingConnectError(address, f"is not the name of a host: {error}") from error
         except OSError as error:
-            raise RemotingConnectError(address, _reason(error)) from error
+            raise RemotingConnectError(address, reason_of(error)) from error
         if link.closed:
             raise RemotingConnectError(address, "the connection was refused at once")
         self.start_sweeping()
@@ -152,14 +152,3 @@ class RemotingClient(Endpoint):
         for address, link in list(self._links.items()):
             if link is connection:
                 del self._links[address]
-
-
-def _reason(error: OSError) -> str:
-    """Returns the system's text: asyncio's repeats the address."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the server's certificate is not accepted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}"
-    if isinstance(error, socket.gaierror) or not error.errno:
-        return error.strerror or str(error)
-    return os.strerror(error.errno)
