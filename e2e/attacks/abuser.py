@@ -26,6 +26,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from lab.load import pull_fields
 from lab.places import HOST
 
 from tallystick.node.access.signatures import sign
@@ -115,6 +116,26 @@ async def hold(target: Target, port: int, data: bytes, count: int, got: Got, *, 
     await at_once(count, one)
 
 
+async def drip(
+    target: Target, port: int, head: bytes, rest: bytes, pause_s: float, got: Got, *, tls: bool | None = None
+) -> None:
+    """400 connections send `head`, and then `rest` byte by byte with pauses. One that ends is opened again."""
+
+    async def one(_: int) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                async with link(target, port, tls=tls) as (_reader, writer):
+                    writer.write(head)
+                    for byte in rest:
+                        writer.write(bytes([byte]))
+                        await writer.drain()
+                        got["bytes"] += 1
+                        await asyncio.sleep(pause_s)
+            got["connections ended"] += 1
+
+    await at_once(400, one)
+
+
 async def churn(target: Target, port: int, data: Callable[[], bytes], parallel: int, got: Got) -> None:
     """Opens connections one after the other, `parallel` at a time; each sends `data` and is closed after an answer, or
     after the server closed it, or at once if `data` is empty."""
@@ -202,20 +223,7 @@ def request(
 
 def pull(topic: str, offset: int, **changed: str) -> Command:
     """A pull of queue 0."""
-    fields = {
-        "consumerGroup": "abuser",
-        "topic": topic,
-        "queueId": "0",
-        "queueOffset": str(offset),
-        "maxMsgNums": "32",
-        "sysFlag": "4",
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
-    return request(RequestCode.PULL_MESSAGE, fields | changed)
+    return request(RequestCode.PULL_MESSAGE, pull_fields("abuser", topic, offset) | changed)
 
 
 async def _main(abuse: Abuse, target: Target) -> Got:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import struct
 import time
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.command import Command, HeaderType
 from tallystick.node.remoting.errors import RemotingError
-from tallystick.store.formats import properties
+from tallystick.store.formats import properties, sending
 from tallystick.store.formats.message import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from tallystick.store.formats.message_id import decode_message_id
 
@@ -211,29 +210,32 @@ class _Sender:
 def send_fields(
     group: str, topic: str, queue_id: int, pairs: dict[str, str], *, sys_flag: int = 0, batch: bool = False
 ) -> dict[str, str]:
-    """Returns the fields of a send (310, 320) by a producer of this group, with these properties."""
+    """Returns the fields of a send (310, 320) by a producer of this group, with these properties, made now."""
+    text, now_ms = properties.encode(pairs), time.time_ns() // 1_000_000
+    return sending.send_fields(group, topic, queue_id, text, now_ms, sys_flag=sys_flag, is_batch=batch)
+
+
+def pull_fields(group: str, topic: str, offset: int) -> dict[str, str]:
+    """Returns the fields of a pull (11) of queue 0, of all tags, which is answered at once."""
     return {
-        "a": group,
-        "b": topic,
-        "c": "TBW102",
-        "d": "4",
-        "e": str(queue_id),
-        "f": str(sys_flag),
-        "g": str(time.time_ns() // 1_000_000),
-        "h": "0",
-        "i": properties.encode(pairs),
-        "j": "0",
-        "k": "false",
-        "m": "true" if batch else "false",
+        "consumerGroup": group,
+        "topic": topic,
+        "queueId": "0",
+        "queueOffset": str(offset),
+        "maxMsgNums": "32",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
     }
+
+
+def batch_entry(body: bytes, pairs: dict[str, str]) -> bytes:
+    """Returns a message with these properties as a part of a batch."""
+    return sending.batch_part(body, properties.encode(pairs).encode())
 
 
 def _place(topic: str, queue_id: int, answer: dict[str, str]) -> Place:
     return Place(topic, queue_id, int(answer["queueOffset"]), decode_message_id(answer["msgId"])[1])
-
-
-def batch_entry(body: bytes, pairs: dict[str, str]) -> bytes:
-    """size, magic and CRC (0: they are not read), flag, body, properties, as in MessageDecoder.encodeMessage."""
-    text = properties.encode(pairs).encode()
-    size = 4 * 4 + 4 + len(body) + 2 + len(text)
-    return struct.pack(">iiiii", size, 0, 0, 0, len(body)) + body + struct.pack(">h", len(text)) + text

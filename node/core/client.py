@@ -24,6 +24,7 @@ from tallystick.store import fastjson
 from tallystick.store.clock import wall_ms
 from tallystick.store.formats import properties
 from tallystick.store.formats.record import Record
+from tallystick.store.formats.sending import send_fields
 
 _READ, _WRITE = 4, 2
 _SUSPEND, _WITH_SUBSCRIPTION = 2, 4
@@ -165,7 +166,7 @@ class ClusterClient:
             pairs[properties.KEYS] = key
         if tag:
             pairs[properties.TAGS] = tag
-        ext = send_fields(group, queue, properties.encode(pairs))
+        ext = send_fields(group, queue.topic, queue.queue_id, properties.encode(pairs), wall_ms())
         answer = await self.call(queue.address, RequestCode.SEND_MESSAGE_V2, ext, body)
         fields = answer.ext or {}
         return fields["msgId"], int(fields["queueOffset"])
@@ -232,24 +233,6 @@ class ClusterClient:
         # Process, time and counter, with the length and the characters that tools expect.
         pid, now_ms, count = os.getpid() & 0xFFFFFFFF, wall_ms(), next(self._counter)
         return f"{pid:08X}{now_ms & 0xFFFFFFFFFFFF:012X}{count & 0xFFFFFFFFFFFF:012X}"
-
-
-def send_fields(group: str, queue: QueueAddress, text: str, *, is_batch: bool = False) -> dict[str, str]:
-    """Returns the header of SEND_MESSAGE_V2 or SEND_BATCH_MESSAGE. `text`: the properties of the message, encoded."""
-    return {
-        "a": group,
-        "b": queue.topic,
-        "c": "TBW102",
-        "d": "4",
-        "e": str(queue.queue_id),
-        "f": "0",
-        "g": str(wall_ms()),
-        "h": "0",
-        "i": text,
-        "j": "0",
-        "k": "false",
-        "m": str(is_batch).lower(),
-    }
 
 
 def _address(addresses: dict[Any, str], broker_id: int) -> str | None:
