@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from tallystick.operator.core import kube
+from tallystick.operator.core.declared import Phase, Problem
 from tallystick.operator.core.events import Events, Reference
 from tallystick.operator.topics import reasons
 from tallystick.operator.topics.claims import Claims
@@ -22,7 +23,6 @@ from tallystick.operator.topics.kinds import Kind, S
 from tallystick.operator.topics.metrics import TopicMetrics
 from tallystick.operator.topics.observed import ClusterView
 from tallystick.operator.topics.ports import MAX_BATCH, BrokerError, Brokers, GroupAddress, InUseError, RefusedError
-from tallystick.operator.topics.reasons import Phase, Problem
 from tallystick.operator.topics.spec import Policy
 from tallystick.operator.topics.status import concluded
 

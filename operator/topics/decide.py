@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic
 
+from tallystick.operator.core.declared import Phase, Problem
 from tallystick.operator.topics import reasons
 from tallystick.operator.topics.kinds import Kind, S, group_name
 from tallystick.operator.topics.observed import ClusterView, GroupView
-from tallystick.operator.topics.reasons import Phase, Problem
 from tallystick.operator.topics.spec import ADOPT, Declaration, Policy
 
 SILENT_SECONDS = 30.0

@@ -1,9 +1,6 @@
-"""Reasons and phases of topics. Programs depend on them, so they never change. README.md describes each one."""
+"""Reasons in the status of topics. Programs depend on them, so they never change. README.md describes each one."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from enum import StrEnum
 
 RECONCILED = "Reconciled"
 WAITING_FOR_CLUSTER = "WaitingForCluster"
@@ -26,21 +23,3 @@ NAME_TAKEN = "NameTaken"
 
 DELETING = "Deleting"
 NOT_EMPTY = "NotEmpty"
-
-
-class Phase(StrEnum):
-    """The phase in `status.phase`."""
-
-    PENDING = "Pending"
-    READY = "Ready"
-    REFUSED = "Refused"
-    DELETING = "Deleting"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a declaration is not fulfilled. `message` is for users."""
-
-    phase: Phase
-    reason: str
-    message: str

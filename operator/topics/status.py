@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tallystick.operator.core.conditions import Condition, merged
+from tallystick.operator.core.declared import Phase, Problem
 from tallystick.operator.core.kube import Json
 from tallystick.operator.topics import reasons
 from tallystick.operator.topics.decide import Decision
 from tallystick.operator.topics.kinds import CONSUMER_GROUP, TOPIC, S
-from tallystick.operator.topics.reasons import Phase, Problem
 
 FIGURES = frozenset(TOPIC.figures) | frozenset(CONSUMER_GROUP.figures)
 

@@ -10,13 +10,13 @@ from urllib.parse import quote
 import orjson
 
 from tallystick.operator.core import kube
+from tallystick.operator.core.declared import Phase, Problem
 from tallystick.operator.core.events import Events, Reference
 from tallystick.operator.core.kube import Json, Kube
 from tallystick.operator.core.node_api import NodeApi, NodeError, NodeRefusedError
 from tallystick.operator.users import reasons
 from tallystick.operator.users.decide import Decision
 from tallystick.operator.users.observe import members_of
-from tallystick.operator.users.reasons import Phase, Problem
 from tallystick.operator.users.spec import FINALIZER, Declaration
 from tallystick.operator.users.status import status_of
 

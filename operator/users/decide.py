@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tallystick.operator.core.declared import Phase, Problem
 from tallystick.operator.core.kube import Json
 from tallystick.operator.users import reasons
 from tallystick.operator.users.observed import ClusterView, Credential
-from tallystick.operator.users.reasons import Phase, Problem
 from tallystick.operator.users.spec import Declaration
 
 

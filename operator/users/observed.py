@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tallystick.operator.core.declared import Problem
 from tallystick.operator.core.kube import Json
-from tallystick.operator.users.reasons import Problem
 
 
 @dataclass(frozen=True, slots=True)

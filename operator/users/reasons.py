@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
-
 RECONCILED = "Reconciled"
 INVALID_SPEC = "InvalidSpec"
 CONFLICT = "Conflict"
@@ -20,19 +17,3 @@ REFUSED_BY_BROKER = "RefusedByBroker"
 GROUP_UNAVAILABLE = "GroupUnavailable"
 NAME_SERVERS_PENDING = "NameServersPending"
 DELETING = "Deleting"
-
-
-class Phase(StrEnum):
-    PENDING = "Pending"
-    READY = "Ready"
-    REFUSED = "Refused"
-    DELETING = "Deleting"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a User is not Ready. `message` is for users."""
-
-    phase: Phase
-    reason: str
-    message: str

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from tallystick.operator.core import kube
+from tallystick.operator.core.declared import Phase, Problem
 from tallystick.operator.core.events import Events, Reference
 from tallystick.operator.core.kube import ConflictError, Json, Kube, KubeError, NotFoundError
 from tallystick.operator.core.node_api import NodeApi, NodeError
@@ -23,7 +24,6 @@ from tallystick.operator.users.carry_out import Hands, Written, put_user
 from tallystick.operator.users.decide import Decision, decide, holders
 from tallystick.operator.users.observe import observe, wants_access_control
 from tallystick.operator.users.observed import ClusterView, Credential
-from tallystick.operator.users.reasons import Phase, Problem
 from tallystick.operator.users.secrets import (
     TakenError,
     credential_of,

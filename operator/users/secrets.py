@@ -18,13 +18,13 @@ from typing import Any
 import orjson
 
 from tallystick.operator.core import kube
+from tallystick.operator.core.declared import Phase, Problem
 from tallystick.operator.core.kube import SECRETS, ForbiddenError, InvalidError, Json, Kube
 from tallystick.operator.core.manifests import manifest, owned_by
 from tallystick.operator.core.names import ROTATE, Names
 from tallystick.operator.core.ownership import owned, taken
 from tallystick.operator.users import reasons
 from tallystick.operator.users.observed import Credential
-from tallystick.operator.users.reasons import Phase, Problem
 from tallystick.operator.users.spec import RESERVED, Declaration
 
 USER, PASSWORD = "username", "password"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tallystick.operator.core.conditions import Condition, merged
+from tallystick.operator.core.declared import Phase, Problem
 from tallystick.operator.core.kube import Json
 from tallystick.operator.users import reasons
 from tallystick.operator.users.decide import Decision
-from tallystick.operator.users.reasons import Phase, Problem
 
 
 def status_of(decision: Decision, failure: Problem | None, now: float) -> Json:
