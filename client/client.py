@@ -138,6 +138,6 @@ class Client:
         *,
         timeout: float | None = None,
     ) -> Command:
-        """Sends any request to a server. Refused: its answer is an error; ConnectionFailed, NoAnswer: there is none."""
+        """Sends any request to a server. Refused: the answer is an error. ConnectionFailed, NoAnswer: no answer."""
         command = Command(code, ext=dict(ext) if ext is not None else None, body=body)
         return await self._session.connections.ask(address, command, timeout or self._session.timeout_s)

@@ -135,7 +135,7 @@ class Consumer:
         return self._client.run(self._consumer.__anext__())
 
     def receive(self, timeout: float) -> Delivery | None:
-        """Returns the next message, or None if there is none within `timeout` seconds."""
+        """Returns the next message, or None if no message arrives within `timeout` seconds."""
         try:
             return self._client.run(asyncio.wait_for(self._consumer.__anext__(), timeout))
         except TimeoutError:

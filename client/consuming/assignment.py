@@ -20,7 +20,7 @@ from tallystick.client.transport.session import Session
 
 
 class Assignment:
-    """`locks` is None if the consumer is not ordered. `on_change` is called when queues came or went."""
+    """`locks`: None for a consumer without order. `on_change` is called after queues were added or removed."""
 
     def __init__(
         self,

@@ -199,7 +199,7 @@ def _install_in_product() -> None:
     progress.boot_id = boot_id
     ledger.machine_boot_id = member.machine_boot_id = boot_id
     remoting._bind_one = bind_one
-    remoting.turns_of_loop = _turns_of_process  # type: ignore[assignment]
+    remoting.turns_of_loop = _turns_of_process
     connection.Connection.__hash__ = link.Link.__hash__ = ordered_hash  # type: ignore[method-assign]
     threads.ThreadPoolExecutor = SimExecutor  # type: ignore[assignment, misc]
     appender.SyncThread = log_writer.SyncThread = SimSyncThread  # type: ignore[assignment, misc]
