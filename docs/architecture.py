@@ -22,6 +22,8 @@ PARTS = {
     "operator": "#326ce5",
     "spark": "#c2571a",
     "node": "#1a7f5a",
+    "console": "#0e7490",
+    "admin": "#4d7c0f",
     "replication": "#7a3fa0",
     "store": "#8a6d00",
     "client": "#a03a5e",

@@ -47,9 +47,11 @@ ALLOWED = {"e2e": {"nobody"}, "store/kernel": set(BANNED_IN_THE_PRODUCT), "tests
 DONE = (
     "CONTRIBUTING.md",
     "README.md",
+    "admin",
     "benchmarks",
     "charts",
     "client",
+    "console",
     "crds",
     "docs/backup.md",
     "docs/benchmarks.md",

@@ -1,0 +1,3 @@
+"""The admin core: questions about a cluster and changes of it, for tallystick and RocketMQ."""
+
+from tallystick.admin.admin import Admin as Admin

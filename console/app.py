@@ -1,0 +1,1 @@
+"""The server of `tally console`: the REST interface and the console for a cluster that name servers know."""
