@@ -187,7 +187,7 @@ class Topic:
     rates: Rates = Rates()
     etag: str = ""
     owner: str | None = None
-    """The Kubernetes resource that manages it, such as `Topic shop/orders`; None: nobody knows of one."""
+    """The Kubernetes resource that manages it, such as `Topic shop/orders`; None: no resource is known."""
 
 
 @dataclass(frozen=True, slots=True)
