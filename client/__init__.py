@@ -41,15 +41,15 @@ if TYPE_CHECKING:
     from tallystick.client.core.events import Event as Event
     from tallystick.client.core.message import Message as Message
     from tallystick.client.core.message import Stored as Stored
+    from tallystick.client.core.queue import Queue as Queue
+    from tallystick.client.core.result import SendResult as SendResult
+    from tallystick.client.core.result import SendStatus as SendStatus
     from tallystick.client.producing.producer import Producer as Producer
     from tallystick.client.producing.producer import Reply as Reply
-    from tallystick.client.producing.result import SendResult as SendResult
-    from tallystick.client.producing.result import SendStatus as SendStatus
     from tallystick.client.producing.transaction import Outcome as Outcome
     from tallystick.client.producing.transaction import Transaction as Transaction
     from tallystick.client.producing.transaction import TransactionalProducer as TransactionalProducer
     from tallystick.client.transport.connections import Acl as Acl
-    from tallystick.client.transport.routes import Queue as Queue
     from tallystick.client.transport.routes import Route as Route
 
 _ERRORS = (
@@ -67,8 +67,8 @@ _PLACES = {
     "Message": "core.message",
     "Producer": "producing.producer",
     "Reply": "producing.producer",
-    "SendResult": "producing.result",
-    "SendStatus": "producing.result",
+    "SendResult": "core.result",
+    "SendStatus": "core.result",
     "Stored": "core.message",
     "TEXT": "core.codecs",
     "msgspec_codec": "core.codecs",
@@ -85,7 +85,7 @@ _PLACES = {
     "Outcome": "producing.transaction",
     "Transaction": "producing.transaction",
     "TransactionalProducer": "producing.transaction",
-    "Queue": "transport.routes",
+    "Queue": "core.queue",
     "Route": "transport.routes",
 }
 __all__ = sorted(_PLACES)

@@ -23,9 +23,9 @@ from tallystick.client.consuming.consumer import ConsumerOptions
 from tallystick.client.consuming.delivery import Delivery
 from tallystick.client.core.errors import ClosedError
 from tallystick.client.core.message import Message, Stored
+from tallystick.client.core.result import SendResult
 from tallystick.client.producing.producer import Producer as AsyncProducer
 from tallystick.client.producing.producer import ProducerOptions, Reply
-from tallystick.client.producing.result import SendResult
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 
 Strategy = Callable[[str, Sequence[Queue], Sequence[str]], list[Queue]]
 """Gets this client's id, all queues and all ids, both sorted. Returns the queues of this client."""

@@ -15,7 +15,7 @@ from tallystick.client.consuming.reader import Reader
 from tallystick.client.consuming.window import Window
 from tallystick.client.core.errors import ClientError, ClosedError
 from tallystick.client.core.events import Event
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 from tallystick.client.transport.session import Session
 
 

@@ -25,8 +25,8 @@ from tallystick.client.consuming.returning import Returning
 from tallystick.client.consuming.window import Window
 from tallystick.client.core.codecs import BYTES, Codec
 from tallystick.client.core.errors import ClientError, ClosedError, ConfigurationError
+from tallystick.client.core.queue import Queue
 from tallystick.client.transport.connection import Served
-from tallystick.client.transport.routes import Queue
 from tallystick.client.transport.session import Session
 from tallystick.client.wire import fastjson
 from tallystick.client.wire.codes import RequestCode, ResponseCode

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tallystick.client.consuming.reader import Reader
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 from tallystick.client.wire.fastjson import JsonObjectKey
 
 

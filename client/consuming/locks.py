@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable
 
 from tallystick.client.core.errors import ClientError
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 from tallystick.client.transport.session import Session
 from tallystick.client.wire import fastjson
 from tallystick.client.wire.codes import RequestCode

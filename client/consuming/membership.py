@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from tallystick.client.consuming.allocation import Strategy
 from tallystick.client.core.errors import ClientError, NotFound
-from tallystick.client.transport.routes import Queue, Route
+from tallystick.client.core.queue import Queue
+from tallystick.client.transport.routes import Route
 from tallystick.client.transport.session import Session
 from tallystick.client.wire import fastjson
 from tallystick.client.wire.codes import RequestCode

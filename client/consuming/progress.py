@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tallystick.client.consuming.pulling import Queues, Start
 from tallystick.client.core.errors import ClientError, ConfigurationError
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 
 
 class Progress(Protocol):

@@ -8,7 +8,7 @@ from tallystick.client.consuming.filters import ALL, Filter
 from tallystick.client.consuming.pulling import Pulled, Queues, now_ms
 from tallystick.client.core.errors import ConfigurationError
 from tallystick.client.core.message import Stored
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 from tallystick.client.transport.session import Session
 
 _DEFAULT_GROUP = "TOOLS_CONSUMER"

@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 from tallystick.client.consuming.filters import Filter, Sql
 from tallystick.client.core.errors import ConnectionFailed, NotFound, refused
 from tallystick.client.core.message import Stored, decode_stored
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 from tallystick.client.transport.session import Session
 from tallystick.client.wire.codes import RequestCode, ResponseCode
 from tallystick.client.wire.command import Command

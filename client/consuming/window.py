@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 
 if TYPE_CHECKING:
     from tallystick.client.consuming.delivery import Delivery

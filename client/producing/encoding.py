@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tallystick.client.core.errors import ConfigurationError
 from tallystick.client.core.message import Message, property_pairs
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 from tallystick.client.wire import properties as names
 from tallystick.client.wire.codes import RequestCode
 from tallystick.client.wire.command import Command

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from tallystick.client.core.errors import BufferFull, ClientError, ClosedError
+from tallystick.client.core.queue import Queue
+from tallystick.client.core.result import SendResult
 from tallystick.client.producing.encoding import Outgoing
-from tallystick.client.producing.result import SendResult
-from tallystick.client.transport.routes import Queue
 from tallystick.client.transport.session import Session
 
 SendOne = Callable[[Outgoing], Awaitable[SendResult]]

@@ -11,12 +11,12 @@ from typing import Any, Self, TypedDict, Unpack
 from tallystick.client.core.codecs import BYTES, Codec
 from tallystick.client.core.errors import ClosedError, ConfigurationError, Timeout
 from tallystick.client.core.message import Message, Stored, plain_body
+from tallystick.client.core.queue import Queue
+from tallystick.client.core.result import SendResult
 from tallystick.client.core.unique_key import UniqueKeys
 from tallystick.client.producing.encoding import Outgoing, outgoing
 from tallystick.client.producing.outbox import Future, Lane, Outbox
-from tallystick.client.producing.result import SendResult
 from tallystick.client.producing.sender import Sender
-from tallystick.client.transport.routes import Queue
 from tallystick.client.transport.session import Session
 from tallystick.client.wire import properties as names
 from tallystick.client.wire.codes import RequestCode

@@ -26,9 +26,10 @@ from tallystick.client.core.errors import (
     refused,
 )
 from tallystick.client.core.message import Message
+from tallystick.client.core.queue import Queue
+from tallystick.client.core.result import STORED, SendResult, SendStatus
 from tallystick.client.producing.encoding import Outgoing, request
-from tallystick.client.producing.result import STORED, SendResult, SendStatus
-from tallystick.client.transport.routes import Queue, Route
+from tallystick.client.transport.routes import Route
 from tallystick.client.transport.session import Session, not_supported
 from tallystick.client.wire.codes import RequestCode, ResponseCode
 from tallystick.client.wire.command import Command

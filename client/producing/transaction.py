@@ -14,9 +14,9 @@ from typing import Any, Self, Unpack
 
 from tallystick.client.core.errors import ClientError, ClosedError, ConfigurationError, ConnectionFailed
 from tallystick.client.core.message import Message, Stored, decode_stored
+from tallystick.client.core.result import SendResult
 from tallystick.client.producing.encoding import Outgoing, with_properties
 from tallystick.client.producing.producer import Producer, ProducerOptions
-from tallystick.client.producing.result import SendResult
 from tallystick.client.transport.connection import Served
 from tallystick.client.transport.session import Session
 from tallystick.client.wire import properties as names

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from tallystick.client.core.errors import (
     Busy,
@@ -20,6 +20,7 @@ from tallystick.client.core.errors import (
     refused,
 )
 from tallystick.client.core.events import Event, OnEvent
+from tallystick.client.core.queue import Queue
 from tallystick.client.transport.connections import Connections
 from tallystick.client.wire import fastjson
 from tallystick.client.wire.codes import RequestCode, ResponseCode
@@ -31,17 +32,6 @@ AUTO_CREATE_QUEUES = 4
 _READ, _WRITE = 4, 2
 _ROUND_PAUSES_S = (0.1, 0.3, 1.0)
 _ONE_SERVER_S = 3.0
-
-
-class Queue(NamedTuple):
-    """One queue of a topic at one broker. The order is that of RocketMQ's clients, who share queues by it."""
-
-    topic: str
-    broker: str
-    id: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.broker}/{self.id}"
 
 
 @dataclass(frozen=True, slots=True)
