@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     from tallystick.client.core.queue import Queue as Queue
     from tallystick.client.core.result import SendResult as SendResult
     from tallystick.client.core.result import SendStatus as SendStatus
+    from tallystick.client.observing.observer import Consuming as Consuming
+    from tallystick.client.observing.observer import Ending as Ending
+    from tallystick.client.observing.observer import Observer as Observer
+    from tallystick.client.observing.observer import Processed as Processed
+    from tallystick.client.observing.observer import Sending as Sending
     from tallystick.client.producing.producer import Producer as Producer
     from tallystick.client.producing.producer import Reply as Reply
     from tallystick.client.producing.transaction import Outcome as Outcome
@@ -58,6 +63,7 @@ _ERRORS = (
 )
 _PLACES = {
     **dict.fromkeys(_ERRORS, "core.errors"),
+    **dict.fromkeys(("Consuming", "Ending", "Observer", "Processed", "Sending"), "observing.observer"),
     "Acl": "transport.connections",
     "Client": "client",
     "Event": "core.events",

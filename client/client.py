@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeVar, Unpack
 
@@ -12,6 +12,7 @@ from tallystick.client.consuming.filters import ALL, Filter
 from tallystick.client.consuming.pull import PullConsumer
 from tallystick.client.core.errors import ClosedError, ConfigurationError
 from tallystick.client.core.events import OnEvent
+from tallystick.client.observing.observer import Observer
 from tallystick.client.producing.producer import Producer, ProducerOptions
 from tallystick.client.producing.transaction import Check, TransactionalProducer
 from tallystick.client.transport.connections import Acl
@@ -46,12 +47,14 @@ class Client:
         connect_timeout: float = 3.0,
         client_id: str | None = None,
         on_event: OnEvent | None = None,
+        observers: Sequence[Observer] = (),
         header: Literal["json", "rocketmq"] = "json",
     ) -> None:
         """`nameservers`: `host:port;host:port`. `tls`: True verifies servers with the system's certificates; a context
         does as it says. `acl`: an account of access control. `timeout`, `connect_timeout`: seconds of a request and of
         an attempt to connect. `client_id`: how brokers name this client; it must be unique. `on_event` gets events, and
-        must not block. `header`: the encoding of requests. ConfigurationError: an argument is wrong.
+        must not block. `observers` get all messages that are sent and processed. `header`: the encoding of requests.
+        ConfigurationError: an argument is wrong.
         """
         addresses = [part.strip() for part in nameservers.replace(",", ";").split(";") if part.strip()]
         if timeout <= 0 or connect_timeout <= 0:
@@ -68,6 +71,7 @@ class Client:
             timeout_s=timeout,
             client_id=client_id,
             on_event=on_event,
+            observers=observers,
         )
         self._entered = False
         self._owns: list[_Closable] = []

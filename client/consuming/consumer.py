@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,8 @@ from tallystick.client.consuming.window import Window
 from tallystick.client.core.codecs import BYTES, Codec
 from tallystick.client.core.errors import ClientError, ClosedError, ConfigurationError
 from tallystick.client.core.queue import Queue
+from tallystick.client.observing.observer import Consuming, ProcessEnd
+from tallystick.client.producing.trace_topic import observers
 from tallystick.client.transport.connection import Served
 from tallystick.client.transport.session import Session
 from tallystick.client.wire import fastjson
@@ -70,6 +72,8 @@ class ConsumerOptions(TypedDict, total=False):
     """Seconds in which `close` waits for messages that are being processed (30)."""
     codec: Codec[Any]
     """How bodies become values (`BYTES`)."""
+    trace: bool | str
+    """Whether what is processed is noted in RocketMQ's topic of message traces, or the name of such a topic (False)."""
 
 
 class Consumer:
@@ -96,6 +100,7 @@ class Consumer:
         self._max_retries = options.get("max_retries", 1 << 30 if self._ordered else 16)
         self._drain_s = options.get("drain", 30.0)
         self._codec = options.get("codec", BYTES)
+        self._observers = observers(session, options.get("trace", False))
         self._queues = Queues(session, group)
         self._returning = Returning(session, self._queues, group, self._max_retries)
         limits = Limits(
@@ -174,6 +179,7 @@ class Consumer:
                 await asyncio.wait_for(self._idle.wait(), self._drain_s)
             except TimeoutError:
                 self._session.problem(self.group, f"messages were still processed after {self._drain_s:g} s")
+        await self._observers.close()
         await self._assignment.release_all()
         await self._session.remove_member(self.group)
 
@@ -299,6 +305,12 @@ class Consumer:
             self._idle.set()
         else:
             self._idle.clear()
+
+    def observe(self, messages: Sequence[Delivery]) -> ProcessEnd | None:
+        """Tells observers that messages are processed. Returns what gets the end."""
+        if not self._observers:
+            return None
+        return self._observers.processing(Consuming(self._session.client_id, self.group, messages, self._broadcast))
 
     def _put_back(self, message: Delivery) -> None:
         window = message.window

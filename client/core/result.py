@@ -34,6 +34,7 @@ class SendResult:
     """A stored message. `message_id` is the broker's id, `unique_key` the client's; `offset`: its number in the queue.
 
     `maybe_twice`: an earlier request for it had no answer, so it may be stored a second time, with the same unique key.
+    `region`: of the broker, for traces; None: the broker wants no traces.
     """
 
     unique_key: str
@@ -42,3 +43,4 @@ class SendResult:
     offset: int
     status: SendStatus = SendStatus.OK
     maybe_twice: bool = False
+    region: str | None = None

@@ -6,7 +6,7 @@ import re
 import time
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tallystick.client.core.errors import ConfigurationError
 from tallystick.client.core.message import Message, property_pairs
@@ -68,11 +68,6 @@ def outgoing(
         if len(packed) < len(body):
             return Outgoing(message, unique_key, text, packed, SysFlag.COMPRESSED)
     return Outgoing(message, unique_key, text, body)
-
-
-def with_properties(item: Outgoing, extra: dict[str, str]) -> Outgoing:
-    """Returns the message with further properties of the client."""
-    return replace(item, text=item.text + names.encode(extra))
 
 
 def request(group: str, queue: Queue, items: Sequence[Outgoing], code: int = RequestCode.SEND_MESSAGE_V2) -> Command:

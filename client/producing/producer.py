@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from asyncio import CancelledError
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
 
@@ -14,9 +16,11 @@ from tallystick.client.core.message import Message, Stored, plain_body
 from tallystick.client.core.queue import Queue
 from tallystick.client.core.result import SendResult
 from tallystick.client.core.unique_key import UniqueKeys
+from tallystick.client.observing.observer import Observers, SendEnd, Sending
 from tallystick.client.producing.encoding import Outgoing, outgoing
 from tallystick.client.producing.outbox import Future, Lane, Outbox
 from tallystick.client.producing.sender import Sender
+from tallystick.client.producing.trace_topic import observers
 from tallystick.client.transport.session import Session
 from tallystick.client.wire import properties as names
 from tallystick.client.wire.codes import RequestCode
@@ -55,6 +59,8 @@ class ProducerOptions(TypedDict, total=False):
     """How values become bodies (`BYTES`)."""
     on_send: Callable[[Message], None]
     """Called with each message before it is encoded. It may change its properties."""
+    trace: bool | str
+    """Whether what is sent is noted in RocketMQ's topic of message traces, or the name of such a topic (False)."""
 
 
 class Producer:
@@ -75,6 +81,7 @@ class Producer:
         self._coalesce = options.get("coalesce", False)
         self._codec = options.get("codec", BYTES)
         self._on_send = options.get("on_send")
+        self.observers: Observers = observers(session, options.get("trace", False))
         self._keys = UniqueKeys(session.client_id.partition("@")[0])
         self._sender = Sender(session, group)
         buffer_bytes = options.get("buffer_bytes", 32 << 20)
@@ -95,6 +102,7 @@ class Producer:
         if not self._closed:
             self._closed = True
             await self._outbox.close(self._timeout_s)
+            await self.observers.close()
             if self._announced:
                 await self._session.remove_producer(self.group)
 
@@ -106,17 +114,26 @@ class Producer:
         ConfigurationError: it cannot be sent. Refused, NotStored, ConnectionFailed: it is not stored. Unknown: it may
         be. If the call is cancelled, it is not known either.
         """
-        item = self._item(message, body, fields)
-        return await self._send_one(item, timeout)
+        made = self.message(message, body, fields)
+        if not self.observers:
+            return await self._send_one(self.encode(made), timeout)
+        with self._observed([made]) as sent:
+            sent.append(await self._send_one(self.encode(made), timeout))
+        return sent[0]
 
     async def send_batch(
         self, messages: Sequence[Message], *, timeout: float | None = None, queue: int | None = None
     ) -> list[SendResult]:
         """Sends messages of one topic in as few requests as possible, all to one queue. Returns a result for each, in
         their order. Each request is stored as a whole or not at all. Errors as in `send`: some may be stored then."""
-        items = [self._item(message, None, {}, compress=False) for message in messages]
-        if not items:
+        if not messages:
             return []
+        with self._observed(messages) as sent:
+            sent += await self._send_batch(messages, timeout or self._timeout_s, queue)
+        return sent
+
+    async def _send_batch(self, messages: Sequence[Message], timeout_s: float, queue: int | None) -> list[SendResult]:
+        items = [self.encode(self.message(message, None, {}), compress=False) for message in messages]
         if len({item.message.topic for item in items}) > 1:
             raise ConfigurationError("the messages of a batch have one topic")
         if any(item.message.has_delay for item in items):
@@ -124,7 +141,6 @@ class Producer:
         keys = {item.message.order_key for item in items}
         if len(keys) > 1:
             raise ConfigurationError("the messages of a batch go to one queue, so they have one order key or none")
-        timeout_s = timeout or self._timeout_s
         target: Queue | None = None
         if keys != {None} or queue is not None:
             first = items[0].message
@@ -141,14 +157,27 @@ class Producer:
         ConfigurationError: the message cannot be sent; or it has an order key, and the queues of its topic are not
         known yet (`prepare`).
         """
-        item = self._item(message, body, fields, compress=not self._coalesce)
+        made = self.message(message, body, fields)
+        if not self.observers:
+            return self._begin(made)
+        end = self.observers.sending(Sending(self._session.client_id, self.group, [made]))
+        try:
+            future = self._begin(made)
+        except BaseException as error:
+            end((), error)
+            raise
+        future.add_done_callback(lambda done: _tell(end, done))
+        return future
+
+    def _begin(self, message: Message) -> Future:
+        item = self.encode(message, compress=not self._coalesce)
         if self._closed:
             raise ClosedError("the producer is closed")
-        lane = self._lane(item.message)
-        if lane is None and item.message.order_key is not None:
-            raise ConfigurationError(f"call prepare({item.message.topic!r}) before messages with an order key")
+        lane = self._lane(message)
+        if lane is None and message.order_key is not None:
+            raise ConfigurationError(f"call prepare({message.topic!r}) before messages with an order key")
         self._outbox.reserve(item.size)
-        if self._coalesce and lane is not None and not item.message.has_delay:
+        if self._coalesce and lane is not None and not message.has_delay:
             return self._outbox.coalesce(item, lane)
         return self._outbox.start(item)
 
@@ -176,7 +205,7 @@ class Producer:
             names.REPLY_TO_CLIENT: self._session.client_id,
             names.TTL: str(int(timeout * 1000)),
         }
-        item = self._item(message, body, fields, extra=extra)
+        made = self.message(message, body, fields)
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
 
         def deliver(found: Command) -> None:
@@ -186,12 +215,13 @@ class Producer:
         self._session.expect_reply(correlation_id, deliver)
         try:
             async with asyncio.timeout(timeout):
-                await self._send_one(item, timeout)
+                with self._observed([made]) as sent:
+                    sent.append(await self._send_one(self.encode(made, extra=extra), timeout))
                 found = await future
         except Timeout:
             raise
         except TimeoutError:
-            raise Timeout(f"topic {item.message.topic}", f"no reply within {timeout:g} s") from None
+            raise Timeout(f"topic {made.topic}", f"no reply within {timeout:g} s") from None
         finally:
             self._session.expect_reply(correlation_id, None)
         ext = found.ext or {}
@@ -205,37 +235,47 @@ class Producer:
             raise ConfigurationError(f"{request} asks for no reply")
         extra = {names.MSG_TYPE: _REPLY, names.REPLY_TO_CLIENT: to}
         extra |= {name: found[name] for name in (names.CORRELATION_ID, names.TTL) if name in found}
-        item = self._item(Message(f"{cluster}_REPLY_TOPIC", self._codec.encode(body)), None, {}, extra=extra)
-        results = await self._sender.send([item], timeout or self._timeout_s, code=RequestCode.SEND_REPLY_MESSAGE_V2)
-        return results[0]
+        made = self.message(Message(f"{cluster}_REPLY_TOPIC", self._codec.encode(body)), None, {})
+        with self._observed([made]) as sent:
+            items = [self.encode(made, extra=extra)]
+            sent += await self._sender.send(items, timeout or self._timeout_s, code=RequestCode.SEND_REPLY_MESSAGE_V2)
+        return sent[0]
 
     # --- how messages are sent ---
 
-    def encode(self, message: Message | str, body: Any = None, **fields: Any) -> Outgoing:
-        """Checks and encodes a message. ConfigurationError: it cannot be sent."""
-        return self._item(message, body, fields)
+    def message(self, message: Message | str, body: Any, fields: dict[str, Any]) -> Message:
+        """Returns a message that is given in one of both ways. ConfigurationError: it is given in neither."""
+        if isinstance(message, str):
+            return Message(message, self._codec.encode(body), **fields)
+        if body is not None or fields:
+            raise ConfigurationError("give either a Message, or a topic, a body and the other fields")
+        return message
+
+    def encode(self, message: Message, *, compress: bool = True, extra: dict[str, str] | None = None) -> Outgoing:
+        """Checks and encodes a message. `extra`: properties of the client. ConfigurationError: it cannot be sent."""
+        if self._on_send is not None:
+            self._on_send(message)
+        above = self._compress_above if compress else self._max_message_bytes
+        return outgoing(message, message.unique_key or self._keys.next(), self._max_message_bytes, above, extra)
 
     async def send_encoded(self, item: Outgoing) -> SendResult:
         """Sends what `encode` returned. Errors as in `send`."""
         return await self._send_one(item)
 
-    def _item(
-        self,
-        message: Message | str,
-        body: Any,
-        fields: dict[str, Any],
-        *,
-        compress: bool = True,
-        extra: dict[str, str] | None = None,
-    ) -> Outgoing:
-        if isinstance(message, str):
-            message = Message(message, self._codec.encode(body), **fields)
-        elif body is not None or fields:
-            raise ConfigurationError("give either a Message, or a topic, a body and the other fields")
-        if self._on_send is not None:
-            self._on_send(message)
-        above = self._compress_above if compress else self._max_message_bytes
-        return outgoing(message, message.unique_key or self._keys.next(), self._max_message_bytes, above, extra)
+    @contextmanager
+    def _observed(self, messages: Sequence[Message]) -> Iterator[list[SendResult]]:
+        """The block sends messages and adds their results to the list."""
+        sent: list[SendResult] = []
+        if not self.observers:
+            yield sent
+            return
+        end = self.observers.sending(Sending(self._session.client_id, self.group, messages))
+        try:
+            yield sent
+        except BaseException as error:
+            end(sent, error)
+            raise
+        end(sent, None)
 
     async def _send_one(self, item: Outgoing, timeout: float | None = None) -> SendResult:
         timeout_s = timeout or self._timeout_s
@@ -271,6 +311,11 @@ class Producer:
         if not self._announced:
             self._announced = True
             await self._session.add_producer(self.group)
+
+
+def _tell(end: SendEnd, future: Future) -> None:
+    error = CancelledError() if future.cancelled() else future.exception()
+    end((), error) if error is not None else end((future.result(),), None)
 
 
 def _split(items: Sequence[Outgoing], limit_bytes: int) -> list[list[Outgoing]]:

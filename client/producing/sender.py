@@ -31,6 +31,7 @@ from tallystick.client.core.result import STORED, SendResult, SendStatus
 from tallystick.client.producing.encoding import Outgoing, request
 from tallystick.client.transport.routes import Route
 from tallystick.client.transport.session import Session, not_supported
+from tallystick.client.wire import properties as names
 from tallystick.client.wire.codes import RequestCode, ResponseCode
 from tallystick.client.wire.command import Command
 from tallystick.client.wire.java_hash import string_hash
@@ -247,8 +248,12 @@ def _results(items: Sequence[Outgoing], queue: Queue, answer: Command, in_doubt:
     status = STORED.get(answer.code, SendStatus.OK)
     actual = Queue(queue.topic, queue.broker, int(fields.get("queueId", queue.id)))
     offset = int(fields.get("queueOffset", -1))
+    region = None if fields.get(names.TRACE_ON) == "false" else fields.get(names.MSG_REGION, "DefaultRegion")
     ids = fields.get("msgId", "").split(",")
     return [
-        SendResult(item.unique_key, ids[number] if number < len(ids) else "", actual, offset + number, status, in_doubt)
+        SendResult(
+            *(item.unique_key, ids[number] if number < len(ids) else "", actual, offset + number),
+            *(status, in_doubt, region),
+        )
         for number, item in enumerate(items)
     ]

@@ -15,7 +15,8 @@ from typing import Any, Self, Unpack
 from tallystick.client.core.errors import ClientError, ClosedError, ConfigurationError, ConnectionFailed
 from tallystick.client.core.message import Message, Stored, decode_stored
 from tallystick.client.core.result import SendResult
-from tallystick.client.producing.encoding import Outgoing, with_properties
+from tallystick.client.observing.observer import Ending, SendEnd, Sending
+from tallystick.client.producing.encoding import Outgoing
 from tallystick.client.producing.producer import Producer, ProducerOptions
 from tallystick.client.transport.connection import Served
 from tallystick.client.transport.session import Session
@@ -39,6 +40,12 @@ class Outcome(enum.Enum):
     """It is not known yet: the broker asks later."""
 
 
+_STATES = {
+    Outcome.COMMIT: "COMMIT_MESSAGE",
+    Outcome.ROLLBACK: "ROLLBACK_MESSAGE",
+    Outcome.UNKNOWN: "UNKNOW",
+}
+"""The names of outcomes in traces."""
 Check = Callable[[Stored], Awaitable[Outcome]]
 """Tells how the transaction of a message ended. It may be called for a transaction that another process of the group
 began, also long ago, and more than once."""
@@ -82,12 +89,17 @@ class TransactionalProducer:
         ConfigurationError: the message cannot be sent. At the begin: errors as in `Producer.send`; after `Unknown` a
         half message may be stored, about which the broker asks.
         """
-        item = self._producer.encode(message, body, **fields)
-        if item.message.has_delay:
+        made = self._producer.message(message, body, fields)
+        if made.has_delay:
             raise ConfigurationError("a message of a transaction cannot have a delay")
-        half = with_properties(item, {names.TRAN_MSG: "true", names.PGROUP: self.group})
+        end = self._producer.observers.sending(Sending(self._session.client_id, self.group, [made], half=True))
+        try:
+            half = self._producer.encode(made, extra={names.TRAN_MSG: "true", names.PGROUP: self.group})
+        except ClientError as error:
+            end((), error)
+            raise
         half.sys_flag |= TRANSACTION_PREPARED
-        return Transaction(self, half)
+        return Transaction(self, half, end)
 
     async def send_half(self, item: Outgoing) -> SendResult:
         """Sends the half message of a transaction."""
@@ -95,7 +107,7 @@ class TransactionalProducer:
             raise ClosedError("enter the producer before a transaction begins: brokers must be able to ask it")
         return await self._producer.send_encoded(item)
 
-    async def end(self, result: SendResult, outcome: Outcome) -> None:
+    async def end(self, message: Message, result: SendResult, outcome: Outcome) -> None:
         """Tells the broker of a half message how its transaction ended. ClientError: it did not hear it."""
         problem: ClientError | None = None
         _, position = decode_message_id(result.message_id)
@@ -107,6 +119,7 @@ class TransactionalProducer:
                 command = _end(self.group, result.offset, position, result.unique_key, outcome)
                 try:
                     await self._session.connections.ask(address, command, self._session.timeout_s)
+                    self._tell(message, result.unique_key, address, outcome, checked=False)
                     return
                 except ClientError as error:
                     problem = error
@@ -137,15 +150,28 @@ class TransactionalProducer:
         offset, position = int(ext["tranStateTableOffset"]), int(ext["commitLogOffset"])
         command = _end(self.group, offset, position, message.unique_key or "", outcome, checked=True)
         await self._session.connections.oneway(address, command, self._session.timeout_s)
+        self._tell(message, message.unique_key or "", address, outcome, checked=True)
+
+    def _tell(
+        self, message: Message | Stored, unique_key: str, address: str, outcome: Outcome, *, checked: bool
+    ) -> None:
+        keys = message.keys if isinstance(message.keys, str) else names.KEY_SEPARATOR.join(message.keys)
+        self._producer.observers.ending(
+            Ending(
+                *(self._session.client_id, self.group, message.topic, message.tag, keys, unique_key, address),
+                *(_STATES[outcome], checked),
+            )
+        )
 
 
 class Transaction:
     """See `TransactionalProducer.begin`. `result` has the place of the half message. `outcome` can be set in the block:
     to ROLLBACK without an exception, or to UNKNOWN."""
 
-    def __init__(self, producer: TransactionalProducer, item: Outgoing) -> None:
+    def __init__(self, producer: TransactionalProducer, item: Outgoing, sent: SendEnd) -> None:
         self._producer = producer
         self._item = item
+        self._sent = sent
         self.outcome = Outcome.COMMIT
         self.result: SendResult | None = None
 
@@ -155,7 +181,12 @@ class Transaction:
         return self._item.unique_key
 
     async def __aenter__(self) -> Self:
-        self.result = await self._producer.send_half(self._item)
+        try:
+            self.result = await self._producer.send_half(self._item)
+        except BaseException as error:
+            self._sent((), error)
+            raise
+        self._sent((self.result,), None)
         return self
 
     async def __aexit__(
@@ -168,7 +199,7 @@ class Transaction:
         if outcome is Outcome.UNKNOWN:
             return
         try:
-            await self._producer.end(self.result, outcome)
+            await self._producer.end(self._item.message, self.result, outcome)
         except ClientError as problem:  # the work is done; the broker asks
             self._producer.problem(f"the end of transaction {self.unique_key} did not reach the broker: {problem}")
 

@@ -14,11 +14,12 @@ import os
 import random
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from tallystick.client.core.errors import ClientError, ClosedError, NotSupported, refused
 from tallystick.client.core.events import Event, OnEvent
+from tallystick.client.observing.observer import Observer
 from tallystick.client.transport.connection import Served
 from tallystick.client.transport.connections import Acl, Connections
 from tallystick.client.transport.routes import NameServers, Route, Routes
@@ -61,8 +62,10 @@ class Session:
         timeout_s: float,
         client_id: str | None,
         on_event: OnEvent | None,
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.timeout_s = timeout_s
+        self.observers = tuple(observers)
         self._on_event = on_event
         self.connections = Connections(
             connect_timeout_s=connect_timeout_s, tls=tls, acl=acl, header=header, on_event=self.event

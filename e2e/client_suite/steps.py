@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from lab.peer import Peer
 
+from client_suite.traces import traces
 from tallystick.client import (
     Client,
     Consumer,
@@ -165,4 +166,5 @@ STEPS: tuple[Step, ...] = (
     dead_letters,
     requests,
     java_producer,
+    traces,
 )

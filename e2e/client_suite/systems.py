@@ -10,7 +10,12 @@ from lab.peer import Peer
 from lab.processes import ProcessError
 from lab.tally import Tally
 
-_SETTINGS = ("transactionTimeOut=2000", "transactionCheckInterval=3000", "enablePropertyFilter=true")
+_SETTINGS = (
+    "transactionTimeOut=2000",
+    "transactionCheckInterval=3000",
+    "enablePropertyFilter=true",
+    "traceTopicEnable=true",
+)
 _WAIT_S = 90.0
 
 
