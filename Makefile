@@ -145,6 +145,17 @@ mutants: $(VENV)/.dev ## planted bugs, each of which a test must find: PART=kern
 bench: build ## ours beside RocketMQ 4.8.0, about half an hour (JSON=1, ARGS='--quick', ARGS='--rows sync-*')
 	$(BIN)/python benchmarks/bench.py $(if $(JSON),--json) $(ARGS)
 
+.PHONY: bench-client
+bench-client: build build/bench-client/.built ## the Python client beside RocketMQ's Python and Java clients (Java, Maven): ARGS='--turns 5 --loads send'
+	$(BIN)/python benchmarks/client/bench.py $(ARGS)
+
+build/bench-client/.built: benchmarks/client/pom.xml benchmarks/client/JavaTurn.java # RocketMQ's proxy, both other clients
+	$(PYTHON) -m venv build/bench-client/venv || python3 -m venv build/bench-client/venv
+	build/bench-client/venv/bin/python -m pip install --quiet 'rocketmq-python-client==5.1.2'
+	mvn -q -B -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/build/bench-client/proxy
+	mkdir -p build/bench-client/java && javac -nowarn -cp "$$(../shared/peer/peer.sh fetch 4.8.0)/*" -d build/bench-client/java benchmarks/client/JavaTurn.java
+	touch $@
+
 .PHONY: bench-spark
 bench-spark: $(VENV)/.dev ## bulk reading by scanner and Spark, beside plain Python and a pull consumer: JSON=1 ARGS='--mib 256'
 	$(BIN)/python benchmarks/spark/bench.py $(if $(JSON),--json) $(ARGS)
