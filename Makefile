@@ -228,9 +228,9 @@ crash: build ## kill -9 in the middle of a load, read back by RocketMQ: ROUNDS=2
 	$(BIN)/python e2e/crash.py --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1) --flush $(or $(FLUSH),sync) $(if $(FAST),--fast)
 
 .PHONY: client-lab
-client-lab: build ## the Python client with Java clients in its groups, under kills: SYSTEM=node|group|rocketmq KILLS=2 ONLY=load
+client-lab: build ## the Python client with Java clients in its groups, under kills: SYSTEM=node|group|rocketmq KILLS=2 ONLY=load TLS=1 ACL=1
 	$(BIN)/python e2e/client_lab.py --version $(or $(PEER_VERSION),4.8.0) --kills $(or $(KILLS),2) --seed $(or $(SEED),1) \
-		$(if $(SYSTEM),--system $(SYSTEM)) $(if $(ONLY),--only $(ONLY))
+		$(if $(SYSTEM),--system $(SYSTEM)) $(if $(ONLY),--only $(ONLY)) $(if $(TLS),--tls) $(if $(ACL),--acl)
 
 .PHONY: timers
 timers: build ## timers of a broker that is killed, and how late they are: PENDING=4000 KILLS=3 RATE=2000 GROUP=1 TRANSFERS=3 COMPARE=1

@@ -18,6 +18,7 @@ import time
 import traceback
 from pathlib import Path
 
+from client_suite.access import Access
 from client_suite.load import load
 from client_suite.steps import STEPS
 from client_suite.systems import GroupOfThree, Node, RocketMQ, System
@@ -36,15 +37,18 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--version", default="4.8.0", help="of RocketMQ and its client (4.8.0)")
     parser.add_argument("--kills", type=int, default=2, help="how often the broker is killed under load (2)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tls", action="store_true", help="servers accept only TLS, and clients verify them")
+    parser.add_argument("--acl", action="store_true", help="servers demand signatures, and clients sign")
     parser.add_argument("--only", help="steps whose name contains this; `load` is the load")
     parser.add_argument("--strategy", action="append", choices=["AVG", "CONSISTENT_HASH"], help="(both)")
     return parser.parse_args()
 
 
-def _made(name: str, folder: Path, version: str) -> System:
+def _made(name: str, folder: Path, options: argparse.Namespace) -> System:
+    access = Access.made(folder, tls=options.tls, acl=options.acl)
     if name == "node":
-        return Node(folder)
-    return GroupOfThree(folder) if name == "group" else RocketMQ(folder, version)
+        return Node(folder, access)
+    return GroupOfThree(folder, access) if name == "group" else RocketMQ(folder, access, options.version)
 
 
 async def _steps(system: System, peer: Peer, options: argparse.Namespace) -> dict[str, list[str]]:
@@ -53,7 +57,7 @@ async def _steps(system: System, peer: Peer, options: argparse.Namespace) -> dic
         if options.only and options.only not in step.__name__:
             continue
         begin_s = time.monotonic()
-        async with Client(system.nameserver) as client:
+        async with Client(system.nameserver, **system.access.client()) as client:
             try:
                 found[step.__name__] = await step(client, f"step-{number}-{options.seed}", peer)
             except Exception as error:
@@ -87,8 +91,9 @@ def main() -> int:
             failed = False
             for name in options.system or _SYSTEMS:
                 print(f"-- {name}", flush=True)
-                system = _made(name, work.path / name, options.version)
+                system = _made(name, work.path / name, options)
                 peer = Peer(work.path / f"java-{name}", options.version)
+                system.access.prepare_java(peer)
                 try:
                     system.start()
                     failed |= any(asyncio.run(_steps(system, peer, options)).values())

@@ -10,6 +10,7 @@ Source: MessageDecoder.messageProperties2String / string2messageProperties and M
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NoReturn
 
 # Fixed: they are on disks.
 NAME_VALUE_SEPARATOR = "\x01"
@@ -75,12 +76,21 @@ def encode(properties: Mapping[str, str]) -> str:
 
     Raises PropertyError if a name is empty, or a name or value contains a separator.
     """
+    text = "".join([name + NAME_VALUE_SEPARATOR + value + PROPERTY_SEPARATOR for name, value in properties.items()])
+    count = len(properties)
+    # The usual case: no loop in Python over each name and value.
+    if text.count(NAME_VALUE_SEPARATOR) != count or text.count(PROPERTY_SEPARATOR) != count or "" in properties:
+        _refuse(properties)
+    return text
+
+
+def _refuse(properties: Mapping[str, str]) -> NoReturn:
     for name, value in properties.items():
         if not name:
             raise PropertyError(name, "a name is needed")
         if not _SEPARATORS.isdisjoint(name) or not _SEPARATORS.isdisjoint(value):
             raise PropertyError(name, "the characters 0x01 and 0x02 separate properties and cannot be part of one")
-    return "".join(f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}" for name, value in properties.items())
+    raise AssertionError("one of the properties has a separator")
 
 
 def decode(text: str) -> dict[str, str]:

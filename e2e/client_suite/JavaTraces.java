@@ -15,9 +15,22 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** Sends and consumes a message with traces: JavaTraces NAMESERVER GROUP TOPIC. From 4.9 on also a transaction. */
 public final class JavaTraces {
-    public static void main(String[] args) throws Exception {
+    private static final int PATIENCE_MS = 30_000;
+
+    public static void main(String[] args) {
+        try {
+            run(args);
+            System.exit(0);
+        } catch (Exception error) { // the clients' threads would keep the process
+            error.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    private static void run(String[] args) throws Exception {
         var producer = new DefaultMQProducer(args[1] + "-p", true, null);
         producer.setNamesrvAddr(args[0]);
+        producer.setSendMsgTimeout(PATIENCE_MS);
         producer.start();
         Message sent = message(args[2]);
         System.out.println("sent " + producer.send(sent).getMsgId());
@@ -39,7 +52,6 @@ public final class JavaTraces {
         consumer.shutdown();
         producer.shutdown();
         System.out.println("done");
-        System.exit(0);
     }
 
     private static Message message(String topic) {
@@ -59,6 +71,7 @@ public final class JavaTraces {
             return;
         }
         producer.setNamesrvAddr(args[0]);
+        producer.setSendMsgTimeout(PATIENCE_MS);
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {

@@ -34,10 +34,10 @@ async def load(system: System, peer: Peer, *, kills: int, strategy: str, seed: i
     topic = f"load-{strategy.lower()}-{seed}"
     group = f"{topic}-group"
     chance = random.Random(seed)
-    async with Client(system.nameserver) as client:
+    async with Client(system.nameserver, **system.access.client()) as client:
         await _create(client, topic)
         members: list[PythonMember | JavaMember] = [
-            PythonMember(f"python-{number}", system.nameserver, group, topic, strategy) for number in range(3)
+            PythonMember(f"python-{number}", system, group, topic, strategy) for number in range(3)
         ]
         java = await asyncio.to_thread(JavaMember, peer, system.nameserver, group, topic, strategy)
         members.append(java)
@@ -110,7 +110,7 @@ async def _disturb(
     assert isinstance(leaving, PythonMember)
     await leaving.stop()
     await asyncio.sleep(2)
-    joining = PythonMember("python-3", system.nameserver, group, topic, strategy)
+    joining = PythonMember("python-3", system, group, topic, strategy)
     members.append(joining)
     await joining.start()
     await asyncio.sleep(_JAVA_S)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from lab.peer import Peer
 from lab.processes import ProcessError, Server
 
+from client_suite.systems import System
 from tallystick.client import Client, Delivery, Event, Start
 
 
@@ -28,11 +29,11 @@ class Seen(NamedTuple):
 class PythonMember:
     """A client with one ordered consumer."""
 
-    def __init__(self, name: str, nameserver: str, group: str, topic: str, strategy: str) -> None:
+    def __init__(self, name: str, system: System, group: str, topic: str, strategy: str) -> None:
         self.name = name
         self.seen: list[Seen] = []
         self.events: list[Event] = []
-        self._client = Client(nameserver, on_event=self.events.append)
+        self._client = Client(system.nameserver, on_event=self.events.append, **system.access.client())
         self._where = group, topic, strategy
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()

@@ -69,6 +69,25 @@ async def filters(client: Client, name: str, _: Peer) -> list[str]:
     return _differs("tags", tagged, wanted) + _differs("SQL", chosen, [b"8"])
 
 
+async def ordered(client: Client, name: str, _: Peer) -> list[str]:
+    """The messages of a key in their order, also after one of them has failed."""
+    async with client.producer(f"{name}-pg") as producer:
+        for number in range(5):
+            await producer.send(name, b"%d" % number, order_key="key")
+    seen: list[bytes] = []
+    async with client.consumer(f"{name}-g", name, start=Start.FIRST, ordered=True) as consumer:
+        async with asyncio.timeout(_PATIENCE_S):
+            async for message in consumer:
+                seen.append(message.body)
+                if len(seen) == 3:
+                    await message.retry()
+                else:
+                    await message.ack()
+                if message.body == b"4":
+                    break
+    return _differs("order", seen, [b"0", b"1", b"2", b"2", b"3", b"4"])
+
+
 async def delays(client: Client, name: str, _: Peer) -> list[str]:
     """A level, and a delay where the broker has timers."""
     producer = client.producer(f"{name}-pg")
@@ -161,6 +180,7 @@ async def java_producer(client: Client, name: str, peer: Peer) -> list[str]:
 STEPS: tuple[Step, ...] = (
     send_and_receive,
     filters,
+    ordered,
     delays,
     transactions,
     dead_letters,

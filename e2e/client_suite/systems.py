@@ -10,6 +10,8 @@ from lab.peer import Peer
 from lab.processes import ProcessError
 from lab.tally import Tally
 
+from client_suite.access import Access
+
 _SETTINGS = (
     "transactionTimeOut=2000",
     "transactionCheckInterval=3000",
@@ -24,6 +26,7 @@ class System(Protocol):
 
     name: str
     nameserver: str
+    access: Access
 
     def start(self) -> None:
         """Starts it and waits until it serves."""
@@ -43,8 +46,9 @@ class Node:
 
     name = "node"
 
-    def __init__(self, folder: Path) -> None:
-        self._tally = Tally(folder, _SETTINGS)
+    def __init__(self, folder: Path, access: Access) -> None:
+        self.access = access
+        self._tally = Tally(folder, [*_SETTINGS, *access.our_settings()])
         self.nameserver = self._tally.nameserver
 
     def start(self) -> None:
@@ -65,8 +69,9 @@ class GroupOfThree:
 
     name = "group"
 
-    def __init__(self, folder: Path) -> None:
-        self._group = Group(folder, _SETTINGS)
+    def __init__(self, folder: Path, access: Access) -> None:
+        self.access = access
+        self._group = Group(folder, [*_SETTINGS, *access.our_settings()])
         self.nameserver = self._group.nameserver
         self._killed = -1
 
@@ -95,13 +100,14 @@ class RocketMQ:
 
     name = "rocketmq"
 
-    def __init__(self, folder: Path, version: str) -> None:
+    def __init__(self, folder: Path, access: Access, version: str) -> None:
+        self.access = access
         self._peer = Peer(folder, version)
         self._version = version
         self.nameserver = self._peer.nameserver
 
     def start(self) -> None:
-        self._peer.up(_SETTINGS, version=self._version)
+        self._peer.up([*_SETTINGS, *self.access.prepare_rocketmq(self._peer)], version=self._version)
 
     def kill(self) -> None:
         self._call("kill")

@@ -54,7 +54,7 @@ async def _ours(client: Client, name: str) -> str:
 
     fields = {"tag": "A", "keys": [f"k1-{name}", "k2"]}
     async with client.producer(f"{name}-g-p", trace=True) as producer:
-        sent = await producer.send(name, b"hello", **fields)
+        sent = await producer.send(name, b"hello", timeout=_PATIENCE_S, **fields)
     async with (
         client.transactional(f"{name}-g-t", check=check, trace=True) as transactional,
         transactional.begin(name, b"hello", **fields) as transaction,

@@ -24,6 +24,11 @@ class Accounts:
             f"accounts:\n- {{accessKey: {_USER}, secretKey: {_SECRET}, admin: true}}\n"
         )
 
+    @property
+    def account(self) -> tuple[str, str]:
+        """The administrator's access key and secret key."""
+        return _USER, _SECRET
+
     def server_settings(self) -> list[str]:
         """Settings of our processes: they serve no request without a signature, and sign their requests."""
         return [
