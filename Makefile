@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-PARTS := admin client console node operator replication spark store
+PARTS := admin client console node operator replication spark store testing
 unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes: each of them would compile the product again
 KERNEL_SOURCES := $(wildcard store/kernel/src/*.rs store/kernel/src/*/*.rs) store/kernel/Cargo.toml store/kernel/Cargo.lock
 

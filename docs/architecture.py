@@ -27,6 +27,7 @@ PARTS = {
     "replication": "#7a3fa0",
     "store": "#8a6d00",
     "client": "#a03a5e",
+    "testing": "#64748b",
 }
 """The parts from left to right, with the colour of each."""
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 164, 42, 16, 44, 20

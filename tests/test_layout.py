@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": set(),  # applications install it without the other parts
     "admin": {"client"},  # it asks brokers over the network, also those of RocketMQ
     "console": {"admin", "client"},
+    "testing": {"client"},  # a name of the broker for tests of applications
     "store": {"client"},  # the formats that both know, see below
     "replication": {"store"},
     "node": {"admin", "client", "console", "replication", "store"},
@@ -230,7 +231,7 @@ def test_every_folder_with_modules_is_packaged() -> None:
 def test_few_parts_have_an_init_module() -> None:
     """With one, a part named like a standard module would shadow it for every Python started in the root."""
     with_code = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
-    assert with_code == ["admin", "client"], "no standard module has these names"
+    assert with_code == ["admin", "client", "testing"], "no standard module has these names"
     assert [path for part in PARTS for path in (ROOT / part).rglob("test_*.py")] == [], "tests live under tests/"
 
 

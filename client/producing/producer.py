@@ -281,7 +281,10 @@ class Producer:
         timeout_s = timeout or self._timeout_s
         target = None
         if item.message.order_key is not None:
+            loop = asyncio.get_running_loop()
+            begin_s = loop.time()
             target = await self._sender.queue_of(item.message, timeout_s)
+            timeout_s = max(0.001, timeout_s - (loop.time() - begin_s))
         return (await self._in_order([item], target, timeout_s))[0]
 
     async def _in_order(self, items: Sequence[Outgoing], queue: Queue | None, timeout_s: float) -> list[SendResult]:

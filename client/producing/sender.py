@@ -100,7 +100,11 @@ class Sender:
             return _results(items, target, answer, attempts.in_doubt)
 
     async def route(self, topic: str, timeout_s: float) -> Route:
-        """Returns the route of a topic; of one that does not exist, where a send creates it. NotFound: nowhere."""
+        """Returns the route of a topic; of one that does not exist, where a send creates it.
+
+        NotFound: it cannot be written, and a send does not create it. ConnectionFailed: no name server answers, or no
+        broker of the topic has a master now; NoAnswer.
+        """
         routes = self._session.routes
         kept = routes.kept(topic)
         if kept is not None and kept.write:
@@ -113,14 +117,29 @@ class Sender:
             except NotFound:
                 raise missing from None
         if not route.write:
+            if any(0 not in addresses for addresses in route.brokers.values()):
+                raise ConnectionFailed(f"topic {topic}", "none of its brokers has a master at present")
             raise NotFound(
                 "name server", ResponseCode.TOPIC_NOT_EXIST, f"topic {topic} has no queue that can be written"
             )
         return route
 
     async def queue_of(self, message: Message, timeout_s: float) -> Queue:
-        """Returns the queue of a message with an order key or a queue number; of another one, the next in turn."""
-        return self._pick(message, await self.route(message.topic, timeout_s), frozenset())
+        """Returns the queue of a message with an order key or a queue number; of another one, the next in turn.
+
+        NotFound: the topic has no such queue. NotStored: the time was up before its queues were known.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        for failures in itertools.count():
+            try:
+                return self._pick(message, await self.route(message.topic, deadline_s - loop.time()), frozenset())
+            except (ConnectionFailed, NoAnswer) as error:
+                pause_s = _PAUSES_S[min(failures + 1, len(_PAUSES_S) - 1)]
+                if loop.time() + pause_s >= deadline_s:
+                    raise NotStored(f"the queues of topic {message.topic} are not known: {error}") from error
+                await asyncio.sleep(pause_s)
+        raise AssertionError("the loop ends with a result or an error")
 
     def known_queue(self, message: Message) -> Queue | None:
         """The same without asking a name server; None: the route is not known."""
@@ -216,6 +235,8 @@ class Sender:
             await self._session.routes.refresh(item.message.topic, max(0.001, attempts.deadline_s - loop.time()))
         except ClientError:
             pass  # the route that is known is used
+        if loop.time() >= attempts.deadline_s:  # another attempt would only say that there was no time for it
+            raise self._outcome(error, item, attempts, final) from error
 
     def _others(self, topic: str, attempts: _Attempts) -> bool:
         """Whether there are brokers that did not fail in this request."""

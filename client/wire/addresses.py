@@ -6,6 +6,8 @@ import os
 import socket
 import ssl
 
+_WITHOUT_TEXT = "the server closed the connection"
+"""What asyncio's errors without a number mean: during a handshake of TLS, that the server may have no TLS."""
 NOT_AN_ADDRESS = "is not an address of the form host:port"
 
 
@@ -24,5 +26,5 @@ def reason_of(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}"
     if isinstance(error, socket.gaierror) or not error.errno:
-        return error.strerror or str(error)
+        return error.strerror or str(error) or _WITHOUT_TEXT
     return os.strerror(error.errno)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 from lab.peer import Peer
@@ -26,6 +27,8 @@ class Sent:
 
     acknowledged: set[str] = field(default_factory=set)
     unknown: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    """Errors of messages that are not stored. The producer has a minute: no failure of a broker takes so long."""
     twice: int = 0
 
 
@@ -61,6 +64,9 @@ async def load(system: System, peer: Peer, *, kills: int, strategy: str, seed: i
     shares = {member.name: len(member.seen) for member in members}
     print(f"  {len(sent.acknowledged)} acknowledged, {sent.twice} perhaps twice, {sent.unknown} unknown, {shares}")
     wrong = complaints(seen, sent.acknowledged)
+    wrong += [f"not sent, {count} times: {error}" for error, count in sent.failed.items()]
+    if strategy != "AVG":  # a ring of hashes may give a member no queue
+        return wrong
     return wrong + [f"{name} processed no message" for name, count in shares.items() if not count]
 
 
@@ -89,7 +95,7 @@ async def _send(client: Client, topic: str, sent: Sent, stop: asyncio.Event) -> 
                 except Unknown:
                     sent.unknown += 1
                 except ClientError as error:
-                    print(f"  not sent: {error}")
+                    sent.failed[str(error)] += 1
                 number += 1
                 await asyncio.sleep(0.02)
 

@@ -58,6 +58,8 @@ class Brokers:
         self._servers: list[RemotingServer] = []
         self._addresses: list[str] = []
         self.nameserver = ""
+        self.masterless_routes = 0
+        """The routes that say that no broker has a master, before those that name the masters."""
 
     async def start(self) -> None:
         for number, _ in enumerate(self._answers):
@@ -87,9 +89,11 @@ class Brokers:
     def _route(self, _: Connection, request: Command) -> Command:
         from tallystick.client.wire import fastjson
 
+        broker_id = 1 if self.masterless_routes else 0
+        self.masterless_routes = max(0, self.masterless_routes - 1)
         body = {
             "brokerDatas": [
-                {"brokerAddrs": {0: address}, "brokerName": f"b{number}", "cluster": "C"}
+                {"brokerAddrs": {broker_id: address}, "brokerName": f"b{number}", "cluster": "C"}
                 for number, address in enumerate(self._addresses)
             ],
             "queueDatas": [
@@ -184,6 +188,22 @@ async def test_messages_with_an_order_key_stay_with_their_broker() -> None:
         await client.producer("g").send("T", b"x", order_key="k")
         first, second = made.requests
         assert (first[0], (first[1].ext or {})["e"]) == (second[0], (second[1].ext or {})["e"])
+
+
+@pytest.mark.parametrize("order_key", [None, "key"])
+async def test_a_send_waits_for_the_master_that_a_group_elects(order_key: str | None) -> None:
+    async with brokers([stored]) as (made, client):
+        made.masterless_routes = 2
+        assert (await client.producer("g").send("T", b"x", order_key=order_key)).offset == 5
+        assert len(made.requests) == 1 and not made.masterless_routes
+
+
+@pytest.mark.parametrize("order_key", [None, "key"])
+async def test_a_send_without_any_master_is_not_stored_when_its_time_is_up(order_key: str | None) -> None:
+    async with brokers([stored]) as (made, client):
+        made.masterless_routes = 10_000
+        with pytest.raises(NotStored, match="none of its brokers has a master at present"):
+            await client.producer("g", timeout=0.3).send("T", b"x", order_key=order_key)
 
 
 async def test_a_repetition_is_not_overtaken() -> None:

@@ -25,6 +25,13 @@ WANTED = {
     "Pull": "b'one'",
     "Broadcast": "b'hello'",
     "Values": "['a', 'b']",
+    "Values of a model": "Order(id=1, lines=['a'])",
+    "Message traces": "processed True",
+    "OpenTelemetry": '"name": "process Spans"',
+    "TLS and access control": "the server closed the connection",
+    "Errors": "no such topic: 17 127.0.0.1:",
+    "Timeouts": "no message within a second",
+    "Events": "connected 127.0.0.1:",
     "Test": "SendResult(",
 }
 """What a program prints, if it prints anything that is the same each time."""
