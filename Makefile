@@ -176,7 +176,8 @@ types: $(VENV)/.dev build/types ## mypy: --strict for the product, the benchmark
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini $(TYPED_TESTS)
 	$(BIN)/mypy --config-file tests/mypy.ini tests/simulation tests/test_simulation.py
-	cd benchmarks && ../$(BIN)/mypy --strict bench.py harness/*.py && MYPYPATH=../build/types ../$(BIN)/mypy --strict --ignore-missing-imports spark/*.py
+	cd benchmarks && ../$(BIN)/mypy --strict bench.py harness/*.py && MYPYPATH=../build/types ../$(BIN)/mypy --strict --ignore-missing-imports spark/*.py && \
+	    MYPYPATH=../build/types:client:. ../$(BIN)/mypy --strict --ignore-missing-imports client/*.py
 	cd e2e && MYPYPATH=../build/types ../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases *.py attacks/*.py client_suite/*.py lab/*.py
 	MYPYPATH=build/types $(BIN)/mypy --config-file tests/mypy.ini e2e/prometheus
 	cd e2e/kind && MYPYPATH=../../build/types:..:../../tests/crds ../../$(BIN)/mypy --strict --namespace-packages --explicit-package-bases \
@@ -331,10 +332,33 @@ chart: ## the chart's copy of crds/, and its version: both are checked by tests/
 VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 PIP_SETTINGS := PIP_INDEX_URL PIP_EXTRA_INDEX_URL PIP_TRUSTED_HOST
 
-.PHONY: wheel images
+.PHONY: wheel wheels images
 wheel: build ## dist/tallystick-*.whl, with the kernel in it, and dist/tallystick_client-*.whl
 	rm -rf build/lib build/lib.* build/bdist.* client/build dist/tallystick-*.whl dist/tallystick_client-*.whl
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . ./client
+
+# Linked by zig against the symbols of an old glibc, so that they run where that one is: Debian 11, Ubuntu 20.04 and newer.
+# requirements/wheels.py reads the tags and the symbols that the kernel needs.
+GLIBC := 2_31
+CROSS = PYO3_NO_PYTHON=1 PYO3_CROSS=1 PYO3_CROSS_PYTHON_VERSION=3.11 CARGO=cargo-zigbuild CARGO_BUILD_TARGET=$1-unknown-linux-gnu \
+    _PYTHON_HOST_PLATFORM=linux-$1 CARGO_ZIGBUILD_ZIG_PATH=$(CURDIR)/$(ZIG) PATH=$(CURDIR)/build/cross/bin:$$PATH \
+    $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist/release \
+    --config-settings=--build-option=--plat-name=manylinux_$(GLIBC)_$1 .
+ZIG = $(shell ls -d build/cross/lib/python3*/site-packages/ziglang/zig)
+
+wheels: build build/cross/.built ## dist/release: wheels for Linux on x86_64 and aarch64, and the client's; cross-built, which takes ten minutes
+	rm -rf build/lib build/lib.* build/bdist.* client/build dist/release
+	rustup target add x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
+	$(call CROSS,x86_64)
+	rm -rf build/lib build/lib.* build/bdist.*
+	$(call CROSS,aarch64)
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist/release ./client
+	$(BIN)/python requirements/wheels.py dist/release/*.whl
+
+build/cross/.built: # the linker, as a Python package
+	$(PYTHON) -m venv build/cross || python3 -m venv build/cross
+	build/cross/bin/python -m pip install --quiet 'ziglang>=0.13' 'cargo-zigbuild>=0.20'
+	touch $@
 
 images: wheel ## tallystick-node, -operator and -jobs as Docker images: VERSION=x (a tag), TARGETS=..., DOCKER_BUILD_ARGS=...
 	for target in $(or $(TARGETS),node operator jobs); do \

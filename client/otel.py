@@ -4,7 +4,7 @@
         ...
 
 Names and attributes follow OpenTelemetry's semantic conventions for messaging systems and for RocketMQ. The context
-travels in properties of the message (`traceparent`, by default), so it also reaches clients in other languages.
+travels in properties of the message, so it also reaches clients in other languages.
 """
 
 from __future__ import annotations

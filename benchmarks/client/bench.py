@@ -1,8 +1,8 @@
 """`make bench-client`: this client beside the official Python client of RocketMQ 5 and RocketMQ's Java client 4.8.0.
 
-All of them talk to one RocketMQ 5.5.0 with its proxy, in alternating turns: the official client through gRPC, the others
-with RocketMQ's own protocol. A figure is the median of the turns. The first one is the number of messages for each
-second of CPU that the client's process used: it depends little on the broker, which shares the machine. The rate
+All of them talk to one RocketMQ 5.5.0 with its proxy, in alternating turns: the official client through gRPC, the
+others with RocketMQ's own protocol. A figure is the median of the turns. The first one is the number of messages for
+each second of CPU that the client's process used: it depends little on the broker, which shares the machine. The rate
 is what the pair of client and broker reached.
 
     send      messages one by one, with 64 of them on their way
@@ -26,8 +26,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from harness.usage import Snapshot
 from server import Proxy, ServerError
@@ -35,6 +34,7 @@ from turn import Arguments
 
 from tallystick.client import Client
 
+HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 WORK = ROOT / "build" / "bench-client"
 SIZE = 256
@@ -147,10 +147,9 @@ def _table(turns: dict[tuple[str, str], list[Turn]], names: list[str]) -> str:
             per_s = statistics.median(turn.per_s for turn in found)
             foreign = max(turn.foreign for turn in found)
             low, high = min(turn.per_cpu_s for turn in found), max(turn.per_cpu_s for turn in found)
+            figures = f"{per_cpu_s:,.0f} [{low:,.0f}..{high:,.0f}] | {per_s:,.0f}"
             ratio = "" if side == OURS else f"{ours / per_cpu_s:.2f}"
-            lines.append(
-                f"| {name} | {side} | {per_cpu_s:,.0f} [{low:,.0f}..{high:,.0f}] | {per_s:,.0f} | {ratio} | {foreign:.2f} |"
-            )
+            lines.append(f"| {name} | {side} | {figures} | {ratio} | {foreign:.2f} |")
     return "\n".join(lines)
 
 

@@ -1,6 +1,6 @@
 """The load of one turn with the official Python client of RocketMQ 5 (rocketmq-python-client): see bench.py.
 
-It runs in an environment of its own, without tallystick.
+It runs in a separate environment, without tallystick.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ import sys
 
 from turn import Arguments, Counter
 
-from tallystick.client import BufferFull, Client, Start
+from tallystick.client import BufferFull, Client, SendResult, Start
+from tallystick.client.producing.producer import ProducerOptions
 
 
 async def send(given: Arguments, counter: Counter) -> None:
@@ -25,45 +26,45 @@ async def send(given: Arguments, counter: Counter) -> None:
 
 async def nowait(given: Arguments, counter: Counter, *, coalesce: bool) -> None:
     """Messages with `send_nowait`; with `coalesce` they leave as batches."""
-    async with Client(given.server) as client:
-        async with client.producer("bench-ours", coalesce=coalesce, buffer_bytes=given.buffer_bytes) as producer:
-            await producer.send(given.topic, given.body)
+    options: ProducerOptions = {"coalesce": coalesce, "buffer_bytes": given.buffer_bytes}
+    async with Client(given.server) as client, client.producer("bench-ours", **options) as producer:
+        await producer.send(given.topic, given.body)
 
-            def done(future: asyncio.Future[object]) -> None:
-                future.result()
-                counter.add(1)
+        def done(future: asyncio.Future[SendResult]) -> None:
+            future.result()
+            counter.add(1)
 
-            while counter.goes_on:
-                try:
-                    producer.send_nowait(given.topic, given.body).add_done_callback(done)
-                except BufferFull:
-                    await producer.room()
-            await producer.flush()
+        while counter.goes_on:
+            try:
+                producer.send_nowait(given.topic, given.body).add_done_callback(done)
+            except BufferFull:
+                await producer.room()
+        await producer.flush()
 
 
 async def consume(given: Arguments, counter: Counter) -> None:
     """A consumer of a group that acknowledges each message."""
-    async with Client(given.server) as client:
-        async with client.consumer(given.group, given.topic, start=Start.FIRST) as consumer:
-            async for message in consumer:
-                async with message.process():
-                    assert len(message.body) == given.size
-                counter.add(1)
-                if not counter.goes_on:
-                    break
+    client = Client(given.server)
+    async with client, client.consumer(given.group, given.topic, start=Start.FIRST) as consumer:
+        async for message in consumer:
+            async with message.process():
+                assert len(message.body) == given.size
+            counter.add(1)
+            if not counter.goes_on:
+                break
 
 
 async def batches(given: Arguments, counter: Counter) -> None:
     """The same with batches of at most 32 messages."""
-    async with Client(given.server) as client:
-        async with client.consumer(given.group, given.topic, start=Start.FIRST, concurrency=1000) as consumer:
-            async for batch in consumer.batches(32):
-                async with batch.process():
-                    for message in batch:
-                        assert len(message.body) == given.size
-                counter.add(len(batch))
-                if not counter.goes_on:
-                    break
+    client = Client(given.server)
+    async with client, client.consumer(given.group, given.topic, start=Start.FIRST, concurrency=1000) as consumer:
+        async for batch in consumer.batches(32):
+            async with batch.process():
+                for message in batch:
+                    assert len(message.body) == given.size
+            counter.add(len(batch))
+            if not counter.goes_on:
+                break
 
 
 def main() -> None:

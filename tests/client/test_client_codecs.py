@@ -1,13 +1,16 @@
 """Codecs with the libraries that they are for."""
 
+import asyncio
 import dataclasses
 from typing import Any
 
 import pytest
 
 from tallystick.client import Client, Codec, ConfigurationError, Start, msgspec_codec, pydantic_codec
+from tallystick.client.wire.codes import RequestCode
 from tallystick.testing import Broker
 
+PATIENCE_S = 60.0
 pydantic = pytest.importorskip("pydantic")
 msgspec = pytest.importorskip("msgspec")
 
@@ -45,11 +48,9 @@ async def test_a_value_arrives_as_it_was(codec: Codec[Any], value: Any) -> None:
             await message.ack()
 
 
-@pytest.mark.parametrize(
-    ("codec", "error"), [(pydantic_codec(Order), ValueError), (msgspec_codec(Payment), ValueError)]
-)
+@pytest.mark.parametrize("codec", [pydantic_codec(Order), msgspec_codec(Payment)])
 async def test_a_body_of_another_type_raises_what_the_library_raises_and_becomes_a_dead_letter(
-    codec: Codec[Any], error: type[Exception]
+    codec: Codec[Any],
 ) -> None:
     async with Broker() as broker, Client(broker.nameserver) as client:
         await client.producer("pg").send("T", b'{"id": "no number"}')
@@ -57,9 +58,17 @@ async def test_a_body_of_another_type_raises_what_the_library_raises_and_becomes
             with pytest.raises((pydantic.ValidationError, msgspec.ValidationError)):
                 async with (message := await anext(consumer)).process(reraise=True):
                     message.value  # noqa: B018
-        queues = await client.pull("%DLQ%g").queues()
-        (dead,) = (await client.pull("%DLQ%g").fetch(queues[0], 0)).messages
-        assert dead.body == b'{"id": "no number"}'
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                if await dead_letters(client, broker) == "1":
+                    break
+                await asyncio.sleep(0.05)
+
+
+async def dead_letters(client: Client, broker: Broker) -> str | None:
+    """How many there are. Nobody may read the topic, so it has to be asked for its end."""
+    answer = await client.ask(broker.address, RequestCode.GET_MAX_OFFSET, {"topic": "%DLQ%g", "queueId": "0"})
+    return (answer.ext or {}).get("offset")
 
 
 async def test_bytes_are_demanded_without_a_codec() -> None:

@@ -27,7 +27,7 @@ WANTED = {
     "Values": "['a', 'b']",
     "Values of a model": "Order(id=1, lines=['a'])",
     "Message traces": "processed True",
-    "OpenTelemetry": '"name": "process Spans"',
+    "OpenTelemetry": "the current span is that of the message",
     "TLS and access control": "the server closed the connection",
     "Errors": "no such topic: 17 127.0.0.1:",
     "Timeouts": "no message within a second",

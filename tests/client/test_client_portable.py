@@ -14,6 +14,7 @@ PROGRAM = """
 import asyncio, json, logging, os, signal, socket, ssl, sys, tempfile, uuid, zoneinfo
 import multiprocessing, subprocess
 import orjson
+loop = asyncio.new_event_loop()  # this one is Unix's; the client gets no more of it than its methods
 for name in ("fcntl", "grp", "posix", "pwd", "resource", "termios", "uvloop"):
     sys.modules[name] = None  # an import fails
 for name in ("fork", "getuid", "geteuid", "getgid", "eventfd", "fdatasync", "posix_fallocate", "uname"):
@@ -38,7 +39,6 @@ async def main():
             message = await anext(consumer)
             async with message.process():
                 print(message.body)
-loop = asyncio.new_event_loop()
 loop.run_until_complete(main())
 """
 NEEDED_BY_TESTS_ONLY = {"fixtures", "testing"}
