@@ -11,7 +11,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
-from rocketmq import (  # type: ignore[import-not-found]
+from rocketmq import (
     ClientConfiguration,
     ConsumeResult,
     Credentials,

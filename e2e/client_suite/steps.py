@@ -14,6 +14,7 @@ from tallystick.client import (
     Consumer,
     Delivery,
     Message,
+    NotFound,
     NotSupported,
     Outcome,
     Sql,
@@ -138,13 +139,15 @@ async def dead_letters(client: Client, name: str, _: Peer) -> list[str]:
                     break
     wrong = _differs("attempts", attempts, [0, 1])
     topic = f"%DLQ%{name}-g"
-    route = await client.route(topic)
-    (broker,) = route.brokers
     async with asyncio.timeout(_PATIENCE_S):
         while True:
-            answer = await client.ask(route.brokers[broker][0], 30, {"topic": topic, "queueId": "0"})
-            if (answer.ext or {}).get("offset") == "1":
-                return wrong
+            try:
+                (addresses,) = (await client.route(topic)).brokers.values()
+                answer = await client.ask(addresses[0], 30, {"topic": topic, "queueId": "0"})
+                if (answer.ext or {}).get("offset") == "1":
+                    return wrong
+            except NotFound:
+                pass  # the broker has just created the topic
             await asyncio.sleep(0.1)
 
 

@@ -33,7 +33,7 @@ async def traces(client: Client, name: str, peer: Peer) -> list[str]:
     if status != 0 or "done" not in output:
         raise ProcessError(f"JavaTraces ended with status {status}: {output[-500:]}")
     key = await _ours(client, ours)
-    types = ("Pub", "SubBefore", "SubAfter")
+    types: tuple[str, ...] = ("Pub", "SubBefore", "SubAfter")
     wanted = await _records(client, java, types)
     if "EndTransaction" in wanted:
         types = (*types, "EndTransaction")

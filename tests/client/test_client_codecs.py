@@ -15,12 +15,12 @@ pydantic = pytest.importorskip("pydantic")
 msgspec = pytest.importorskip("msgspec")
 
 
-class Order(pydantic.BaseModel):  # type: ignore[misc,name-defined]
+class Order(pydantic.BaseModel):  # type: ignore[name-defined]
     id: int
     lines: list[str]
 
 
-class Payment(msgspec.Struct):  # type: ignore[misc,name-defined]
+class Payment(msgspec.Struct):  # type: ignore[name-defined]
     order: int
     cents: int
 
