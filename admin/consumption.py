@@ -14,7 +14,7 @@ from tallystick.admin.models import Connection, Disagreement, Subscription
 from tallystick.admin.servers import Place, Question
 from tallystick.client import ProtocolError
 from tallystick.client.core.errors import refused
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 from tallystick.client.wire import fastjson
 from tallystick.client.wire.codes import RequestCode, ResponseCode
 

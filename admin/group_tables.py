@@ -14,7 +14,7 @@ from tallystick.admin.models import (
     GroupConfig,
 )
 from tallystick.admin.servers import Place, Question
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 from tallystick.client.wire import fastjson
 from tallystick.client.wire.codes import RequestCode
 

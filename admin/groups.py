@@ -35,7 +35,7 @@ from tallystick.admin.paging import etag_of, names_of_page
 from tallystick.admin.servers import Place, Question, Servers
 from tallystick.admin.topic_tables import configs_at, queues_of
 from tallystick.client import ClientError, NotFound
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 from tallystick.client.wire.codes import ResponseCode
 
 

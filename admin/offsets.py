@@ -17,7 +17,7 @@ from tallystick.admin.routing import places_of
 from tallystick.admin.servers import Place, Question, Servers
 from tallystick.admin.topic_tables import queues_of
 from tallystick.client import ClientError, ConfigurationError
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 from tallystick.client.wire.codes import RequestCode, ResponseCode
 
 _ALL_KINDS = (OffsetKind.EARLIEST, OffsetKind.LATEST, OffsetKind.TIMESTAMP)

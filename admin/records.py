@@ -12,7 +12,7 @@ from tallystick.admin.servers import Place, Question
 from tallystick.client import ProtocolError, Stored
 from tallystick.client.core.errors import refused
 from tallystick.client.core.message import decode_stored
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 from tallystick.client.wire.codes import RequestCode, ResponseCode
 from tallystick.client.wire.pulling import pull_fields
 

@@ -14,7 +14,7 @@ from tallystick.admin.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from tallystick.admin.servers import Place, Question
 from tallystick.admin.topic_tables import consumer_groups_of
 from tallystick.client import Stored
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 from tallystick.client.wire import properties as names
 
 _RECORD, _FIELD = "\x02", "\x01"

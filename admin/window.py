@@ -9,7 +9,7 @@ from tallystick.admin.paging import decode_cursor, encode_cursor
 from tallystick.admin.records import pull
 from tallystick.admin.servers import Place, Question
 from tallystick.client import ClientError, ConfigurationError, Stored
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 from tallystick.client.wire.codes import RequestCode
 
 

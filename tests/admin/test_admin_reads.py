@@ -17,7 +17,7 @@ from tallystick.admin.consumption import ages_of_lag
 from tallystick.admin.models import Disagreement, GroupState, MessageSummary, Role, TopicKind, json_of
 from tallystick.admin.servers import Place
 from tallystick.client import Client, ConfigurationError, ConnectionFailed, NotFound, Tags
-from tallystick.client.transport.routes import Queue
+from tallystick.client.core.queue import Queue
 from tallystick.client.wire import fastjson
 from tallystick.client.wire.codec import decode
 from tallystick.client.wire.codes import RequestCode
