@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 
@@ -29,17 +29,9 @@ def json_of(value: Any) -> Any:
 
 
 def camel_case(name: str) -> str:
-    """Returns a Python name as JSON has it: `last_update_ms` becomes `lastUpdateMs`."""
+    """Returns a Python name as JSON has it: `last_update_ms` becomes lastUpdateMs."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[Item]):
-    """A part of a long list. `cursor`: for the next part; None at the end."""
-
-    items: list[Item]
-    cursor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +41,15 @@ class Problem:
     subject: str
     """The server, the topic, or the group."""
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """A part of a long list. `cursor`: for the next part; None at the end."""
+
+    items: list[Item]
+    cursor: str | None = None
+    problems: list[Problem] = field(default_factory=list)
 
 
 # --- clusters and brokers ---
@@ -353,6 +354,13 @@ class Message:
     body_crc_ok: bool
 
 
+class DeadLetters(NamedTuple):
+    """The number of messages that a group finally failed to consume."""
+
+    group: str
+    messages: int
+
+
 class Consumption(enum.Enum):
     """Whether a group consumed a message, as far as its offsets show."""
 
@@ -422,6 +430,50 @@ class Change:
     def ok(self) -> bool:
         """Whether no step failed."""
         return not any(step.state is StepState.FAILED for step in self.steps)
+
+
+class OffsetKind(enum.Enum):
+    """What the number of an `OffsetTarget` means."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    TIMESTAMP = "timestamp"
+    OFFSET = "offset"
+    SHIFT = "shift"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetTarget:
+    """Where a group continues in each queue. `value`: milliseconds since 1970, an offset, or by how many messages the
+    group goes forward (back, if it is negative). Targets outside of a queue become its begin or its end."""
+
+    kind: OffsetKind
+    value: int = 0
+
+    @classmethod
+    def earliest(cls) -> OffsetTarget:
+        """With the oldest message that is kept."""
+        return cls(OffsetKind.EARLIEST)
+
+    @classmethod
+    def latest(cls) -> OffsetTarget:
+        """With the next message that is stored."""
+        return cls(OffsetKind.LATEST)
+
+    @classmethod
+    def timestamp(cls, at_ms: int) -> OffsetTarget:
+        """With the first message that was stored at this time or later; RocketMQ 4 may take the one before."""
+        return cls(OffsetKind.TIMESTAMP, at_ms)
+
+    @classmethod
+    def offset(cls, offset: int) -> OffsetTarget:
+        """With this offset in each queue."""
+        return cls(OffsetKind.OFFSET, offset)
+
+    @classmethod
+    def shift(cls, messages: int) -> OffsetTarget:
+        """This number of messages behind the present offset."""
+        return cls(OffsetKind.SHIFT, messages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,11 +127,18 @@ class Client:
         return await self._session.routes.refresh(topic)
 
     async def ask_nameserver(
-        self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", *, timeout: float | None = None
+        self,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+        patient: bool = True,
     ) -> Command:
         """Sends any request to a name server. Refused: its answer is an error; ConnectionFailed, NoAnswer: there is
-        no answer of any of them."""
-        return await self._session.nameservers.ask(code, dict(ext or {}), timeout or self._session.timeout_s, body)
+        no answer of any of them. `patient`: whether all are asked again, within the time, if none of them answers."""
+        timeout_s = timeout or self._session.timeout_s
+        return await self._session.nameservers.ask(code, dict(ext or {}), timeout_s, body, patient=patient)
 
     async def ask(
         self,
@@ -145,3 +152,17 @@ class Client:
         """Sends any request to a server. Refused: the answer is an error. ConnectionFailed, NoAnswer: no answer."""
         command = Command(code, ext=dict(ext) if ext is not None else None, body=body)
         return await self._session.connections.ask(address, command, timeout or self._session.timeout_s)
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+    ) -> Command:
+        """Sends any request to a server and returns the answer, whatever its code. ConnectionFailed, NoAnswer: no
+        answer. It does not wait for the pause after a failed attempt to connect, but fails at once."""
+        command = Command(code, ext=dict(ext) if ext is not None else None, body=body)
+        return await self._session.connections.call(address, command, timeout or self._session.timeout_s, patient=False)

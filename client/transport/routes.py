@@ -15,6 +15,7 @@ from tallystick.client.core.errors import (
     ConnectionFailed,
     NoAnswer,
     NotFound,
+    NotSupported,
     ProtocolError,
     Refused,
     refused,
@@ -90,8 +91,11 @@ class NameServers:
         self._connections = connections
         self._first = random.randrange(len(self.addresses))
 
-    async def ask(self, code: int, ext: dict[str, str], timeout_s: float, body: bytes = b"") -> Command:
-        """Returns the answer of the first name server that has one. Refused, or the last ClientError of all."""
+    async def ask(
+        self, code: int, ext: dict[str, str], timeout_s: float, body: bytes = b"", *, patient: bool = True
+    ) -> Command:
+        """Returns the answer of the first name server that has one. Refused, or the last ClientError of all. `patient`:
+        whether all are asked again, within the time, if none of them answers."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
         problem: ClientError | None = None
@@ -108,12 +112,14 @@ class NameServers:
                     continue
                 if answer.code != ResponseCode.SUCCESS:
                     problem = refused(address, answer.code, answer.remark)
-                    if isinstance(problem, Busy):
+                    if isinstance(problem, Busy | NotSupported):  # it starts, or is not a name server
                         continue
                     self._first = self.addresses.index(address)
                     raise problem
                 self._first = self.addresses.index(address)
                 return answer
+            if isinstance(problem, NotSupported) or (problem is not None and not patient):
+                raise problem
             pause_s = _ROUND_PAUSES_S[min(turn, len(_ROUND_PAUSES_S) - 1)]
             if loop.time() + pause_s >= deadline_s:
                 break
