@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import zlib
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from aiohttp import web
@@ -67,7 +66,7 @@ class Page:
 
 def page_routes(folder: Path | None = None) -> list[web.RouteDef]:
     """Returns a route for each file, and `/` for the first page. `folder`: another one than this package's."""
-    root = Path(str(files("tallystick.console").joinpath("static"))) if folder is None else folder
+    root = Path(__file__).with_name("static") if folder is None else folder
     found = []
     for path in sorted(root.rglob("*")):
         if path.is_file() and not path.is_symlink() and not path.name.startswith("."):

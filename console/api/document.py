@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -142,7 +142,7 @@ class Document:
     @classmethod
     def load(cls) -> Document:
         """Reads the document of this package."""
-        return cls(files("tallystick.console.api").joinpath("openapi.yaml").read_text(encoding="utf-8"))
+        return cls(Path(__file__).with_name("openapi.yaml").read_text(encoding="utf-8"))
 
     @cached_property
     def as_json(self) -> bytes:
