@@ -94,7 +94,7 @@ class ConsoleLab:
             self.token_file.write_text(TOKEN + "\n")
             more["adminTokenFile"] = str(self.token_file)
         self.broker = Broker(folder / "broker", **settings)
-        self._http = HttpSettings(host=HERE, port=0, **more)
+        self._http = HttpSettings(**{"host": HERE, "port": 0} | more)
         self.port = 0
         self.server: HttpServer
         self._session: aiohttp.ClientSession
