@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from console_lab import ConsoleLab
 
 from tallystick.client import (
@@ -28,7 +29,7 @@ from tallystick.client import (
 from tallystick.console.api.problems import problem_of
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def lab(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ConsoleLab]:
     async with ConsoleLab(tmp_path_factory.mktemp("lab")) as lab:
         yield lab
