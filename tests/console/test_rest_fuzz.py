@@ -21,7 +21,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not i
 from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
 from schemathesis.generation import GenerationMode  # noqa: E402
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "3"))
+EXAMPLES = int(os.environ.get("EXAMPLES", "2"))
 ENDLESS = {"streamEvents", "streamTopic"}
 """Valid requests to these have no end."""
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT.content)
@@ -65,6 +65,8 @@ def test_drawn_requests(node: TallyProcess, name: str, mode: GenerationMode) -> 
         value = json.loads(text) if "json" in media_type and text else None
         found = Answered(answer.status_code, answer.headers, text, value)
         assert found.status != 500, (case.as_curl_command(), found.text)
+        if found.status == 400 and text.startswith("Got more than"):
+            return  # a URL or a header is too long for the server, which refuses it before there is a route
         path = answer.request.path_url.partition("?")[0]
         check(str(answer.request.method), path, found.status, media_type, found)
         if mode is GenerationMode.NEGATIVE and case.meta is not None and case.meta.generation.mode is mode:
