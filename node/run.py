@@ -137,6 +137,7 @@ class _Process:
             settings.broker, settings.store, progress=self._progress, findings=self._findings, tls=self._tls
         )
         broker.http = _reached_at(self._http, broker.advertised)
+        broker.describe = self._node
         self._metrics = BrokerMetrics(broker)
         if broker.settings.logLevel != settings.broker.logLevel:  # it was changed while an earlier process ran
             logs.set_level(broker.settings.logLevel)
