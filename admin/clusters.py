@@ -6,11 +6,11 @@ import time
 from collections import Counter
 
 from tallystick.admin.brokers import describe
-from tallystick.admin.groups import read_progress
+from tallystick.admin.group_tables import read_progress
 from tallystick.admin.models import Broker, Cluster, Figures, Problem, Rates
 from tallystick.admin.names import is_hidden, is_system_group
 from tallystick.admin.servers import Servers
-from tallystick.admin.topics import put_rate, read_topics
+from tallystick.admin.topic_tables import put_rate, read_topics
 
 MOST_RATES = 200
 """Topics whose rates are asked one by one, for brokers that have no table of them."""
