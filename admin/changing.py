@@ -26,6 +26,8 @@ class Planned(NamedTuple):
     after: Any
     work: Callable[[], Awaitable[Any]] | None
     problem: str | None = None
+    is_last: bool = False
+    """It is not done if an earlier step failed."""
 
 
 def only(work: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[None]]:
@@ -38,8 +40,12 @@ def only(work: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[None]]:
 
 
 async def carry_out(plans: Iterable[Planned], *, dry_run: bool) -> Change:
-    """Carries out steps, one after the other. A step that fails does not keep the others back."""
-    return Change(dry_run, [await _step(plan, dry_run) for plan in plans])
+    """Carries out steps, one after the other. A step that fails does not keep the others back, except the last ones."""
+    steps: list[Step] = []
+    for plan in plans:
+        skipped = plan.is_last and any(step.state is StepState.FAILED for step in steps)
+        steps.append(await _step(plan, dry_run or skipped))
+    return Change(dry_run, steps)
 
 
 async def _step(plan: Planned, dry_run: bool) -> Step:

@@ -60,7 +60,7 @@ class Clusters:
             int(time.time() * 1000),
             sum(each.rates.in_per_s for each in brokers if each.address in masters),
             sum(each.rates.out_per_s for each in brokers),
-            {name: Rates(incoming[name], out[name]) for name in asked},
+            {name: Rates(float(incoming[name]), float(out[name])) for name in asked},
             {name: each.lag for name, each in progress.items() if not is_system_group(name)},
             {each.address: each.disk.used_ratio for each in brokers if each.disk.used_ratio is not None},
             question.problems,

@@ -67,7 +67,7 @@ class Config:
             raise ConfigurationError("no setting is given")
         for name, value in changes.items():
             if not name or set(name) & set("=: \t\r\n") or set(str(value)) & set("\r\n"):
-                raise ConfigurationError(f"the setting {name!r:.80} cannot be sent: a name has no = or :, and a value no line break")
+                raise ConfigurationError(f"the setting {name!r:.80} cannot be sent: it contains = or a line break")
         question = self._servers.question()
         topology = await question.topology()
         place = topology.at(target)

@@ -12,7 +12,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from tallystick.admin.models import Problem
-from tallystick.client import Client, ClientError, ConnectionFailed, NoAnswer, NotFound, ProtocolError
+from tallystick.client import (
+    Client,
+    ClientError,
+    ConfigurationError,
+    ConnectionFailed,
+    NoAnswer,
+    NotFound,
+    NotSupported,
+    ProtocolError,
+)
 from tallystick.client.core.errors import refused
 from tallystick.client.wire import fastjson
 from tallystick.client.wire.codes import RequestCode, ResponseCode
@@ -118,8 +127,12 @@ class Question:
         return Topology(tuple(sorted(places)))
 
     async def nameserver(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> Command:
-        """Sends a request to one of the name servers. ClientError."""
-        return await self.servers.client.ask_nameserver(code, ext, body, timeout=self.servers.timeout_s)
+        """Sends a request to one of the name servers. ClientError; ConfigurationError: none of them is one."""
+        try:
+            return await self.servers.client.ask_nameserver(code, ext, body, timeout=self.servers.timeout_s)
+        except NotSupported as error:
+            text = f"{error.address} is not a name server, perhaps it is a broker: {error.remark}"
+            raise ConfigurationError(text, address=error.address) from error
 
     async def ordered_topics(self) -> dict[str, str]:
         """Returns the topics whose order of queues is fixed, with their queues: `broker-a:4;broker-b:4`."""

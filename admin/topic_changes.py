@@ -86,7 +86,8 @@ async def _write(
     config: TopicConfig,
     row: Mapping[str, Any],
     wanted: Mapping[str, Any],
-) -> None:
+) -> dict[str, Any] | None:
+    """Writes the configuration. Returns it with the broker's note, if it has one."""
     ext = {
         "topic": name,
         "defaultTopic": "TBW102",
@@ -100,7 +101,8 @@ async def _write(
     if attributes := wanted.get("attributes"):
         parts = [f"-{key}" if value is None else f"+{key}={value}" for key, value in attributes.items()]
         ext["attributes"] = ",".join(parts)
-    await question.ask(place, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+    note = (await question.ask(place, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)).remark
+    return asdict(config) | {"note": note} if note else None
 
 
 def _order_plans(
@@ -151,11 +153,11 @@ def delete_plans(question: Question, topology: Topology, topic: Topic) -> list[P
     ]
     for address in question.servers.nameservers:
         work = partial(question.ask, address, RequestCode.DELETE_TOPIC_IN_NAMESRV, ext)
-        plans.append(Planned(address, "delete route", None, None, only(work)))
+        plans.append(Planned(address, "delete route", None, None, only(work), is_last=True))
         if any(config.order for config in topic.configs.values()):
             key = {"namespace": ORDER_NAMESPACE, "key": topic.name}
             work = partial(question.ask, address, RequestCode.DELETE_KV_CONFIG, key)
-            plans.append(Planned(address, "delete order of queues", None, None, only(work)))
+            plans.append(Planned(address, "delete order of queues", None, None, only(work), is_last=True))
     return plans
 
 

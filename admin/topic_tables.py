@@ -146,7 +146,7 @@ async def read_traffic(question: Question, topology: Topology, topics: Mapping[s
     for (name, _), rate in puts.items():
         incoming[name] += rate  # type: ignore[assignment]
     return {
-        name: with_traffic(topic, messages.get(name), Rates(incoming[name], out[name]))
+        name: with_traffic(topic, messages.get(name), Rates(float(incoming[name]), float(out[name])))
         for name, topic in topics.items()
     }
 

@@ -63,7 +63,7 @@ class Topics:
         out = sum([await get_rate(question, places, name, group) for group in names])
         ranges = [each for part in queues.values() for each in part]
         messages = sum(each.max - each.min for each in ranges) if queues else None
-        found = with_traffic(topic, messages, Rates(sum(rates.values()), out))
+        found = with_traffic(topic, messages, Rates(float(sum(rates.values())), float(out)))
         producers = await _producers(question, places)
         return TopicDetail(found, ranges, producers, names, question.problems)
 
