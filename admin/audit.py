@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 
 from tallystick.admin.backwards import Backwards
-from tallystick.admin.messages import places_of, route_of
 from tallystick.admin.models import AuditLine, Page
 from tallystick.admin.names import AUDIT_TOPIC
 from tallystick.admin.paging import checked_limit
+from tallystick.admin.routing import places_of, route_of
 from tallystick.admin.servers import Servers
 from tallystick.client import NotFound, ProtocolError, Stored
 

@@ -13,7 +13,7 @@ from tallystick.client.wire.codes import RequestCode
 
 
 class Backwards:
-    """A walk back through queues. The cursor of a part has the offset before which each queue goes on."""
+    """A walk back through queues. The cursor of a part has the offset before which each queue continues."""
 
     def __init__(self, question: Question, places: Mapping[str, Place]) -> None:
         """`places`: the broker of each name."""
@@ -66,8 +66,8 @@ class Backwards:
         return int((answer.ext or {}).get("offset", 0))
 
     async def _read(self, queue: Queue, end: int) -> tuple[list[Stored], int]:
-        """The messages before an offset, oldest first, and the offset before which the walk goes on: 0 at the begin of
-        the queue. ClientError."""
+        """The messages before an offset, oldest first, and the offset before which the walk continues: 0 at the
+        begin of the queue. ClientError."""
         first = max(0, end - BATCH)
         offset, found = first, []
         while offset < end:

@@ -11,12 +11,12 @@ from tallystick.admin.names import TRACE_TOPIC
 from tallystick.admin.paging import checked_limit
 from tallystick.admin.records import message_of, newest_first, summary_of
 from tallystick.admin.resending import consume_now, resend_to_group
+from tallystick.admin.routing import places_of, route_of
 from tallystick.admin.servers import Place, Question, Servers, Topology
 from tallystick.admin.tracks import stored_steps, trace_steps, tracks_of
 from tallystick.admin.window import Window
 from tallystick.client import ClientError, ConfigurationError, ConnectionFailed, NoAnswer, NotFound, Refused, Stored
 from tallystick.client.core.message import decode_stored
-from tallystick.client.transport.routes import Route, parse_route
 from tallystick.client.wire.addresses import host_and_port
 from tallystick.client.wire.codes import RequestCode, ResponseCode
 from tallystick.client.wire.host import Host
@@ -120,23 +120,6 @@ class Messages:
         found, following = await window.part([each for each in queues if each.broker in places], cursor, limit)
         question.need_some(window.was_read)
         return Page([summary_of(message) for message in found], following, question.problems)
-
-
-async def route_of(question: Question, topic: str) -> Route:
-    """Returns the brokers and queues of a topic. NotFound: it does not exist. ClientError."""
-    ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
-    return parse_route(topic, (await question.nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)).body)
-
-
-async def places_of(question: Question, topic: str) -> list[Place]:
-    """Returns for each broker of a topic the process to read from. NotFound: it does not exist. ClientError."""
-    route = await route_of(question, topic)
-    found = []
-    for name, addresses in sorted(route.brokers.items()):
-        if addresses:
-            lowest = min(addresses)
-            found.append(Place(route.clusters.get(name, ""), name, lowest, addresses[lowest]))
-    return found
 
 
 async def stored_message(question: Question, message_id: str) -> tuple[Place, Stored]:

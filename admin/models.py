@@ -444,7 +444,7 @@ class OffsetKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetTarget:
-    """Where a group goes on in each queue. `value`: milliseconds since 1970, an offset, or by how many messages the
+    """Where a group continues in each queue. `value`: milliseconds since 1970, an offset, or by how many messages the
     group goes forward (back, if it is negative). Targets outside of a queue become its begin or its end."""
 
     kind: OffsetKind

@@ -2,7 +2,7 @@
 
 Members of a group keep their offsets in memory and commit them every few seconds, so a change in the broker's table
 does not last while they are connected. A reset to the begin, to the end or to a time is sent to them by the broker
-(222): they go on from there, and commit. Other targets need a group without members.
+(222): they continue from there, and commit. Other targets need a group without members.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from tallystick.admin.consumption import online, queue_table
 from tallystick.admin.group_tables import offsets_at
-from tallystick.admin.messages import places_of
 from tallystick.admin.models import OffsetChange, OffsetKind, OffsetStep, OffsetTarget, QueueRange, StepState
+from tallystick.admin.routing import places_of
 from tallystick.admin.servers import Place, Question, Servers
 from tallystick.admin.topic_tables import queues_of
 from tallystick.client import ClientError, ConfigurationError
@@ -39,7 +39,7 @@ class Offsets:
         queues: Iterable[tuple[str, int]] | None = None,
         dry_run: bool = False,
     ) -> OffsetChange:
-        """Sets where a group goes on in a topic. `queues`: only these, as names of brokers and numbers; None: all.
+        """Sets where a group continues in a topic. `queues`: only these, as names of brokers and numbers; None: all.
 
         The result has a step for each queue. If members are connected, only a reset of all queues to the begin, the end
         or a time is possible; other steps fail, because the members would overwrite the offsets. NotFound: the topic

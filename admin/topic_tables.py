@@ -13,7 +13,7 @@ from tallystick.admin.models import Connection, QueueRange, Rates, Topic, TopicC
 from tallystick.admin.names import topic_kind
 from tallystick.admin.paging import etag_of
 from tallystick.admin.servers import Place, Question, Topology
-from tallystick.client import NotSupported
+from tallystick.client import AccessDenied, NotSupported
 from tallystick.client.core.errors import refused
 from tallystick.client.wire.codes import RequestCode, ResponseCode
 
@@ -26,6 +26,8 @@ async def read_topics(question: Question, topology: Topology) -> dict[str, Topic
     """Returns all topics by name, without their traffic: one request to each broker. ClientError: none answers."""
     places = topology.readers()
     tables = await question.each(places, lambda place: configs_at(question, place))
+    if not tables and isinstance(question.first_error, AccessDenied):
+        return await _names_alone(question, {*topology.clusters(), *(place.name for place in places)})
     question.need_some(tables)
     ordered = await question.ordered_topics()
     names = {*topology.clusters(), *(place.name for place in places)}
@@ -34,6 +36,13 @@ async def read_topics(question: Question, topology: Topology) -> dict[str, Topic
         for name, config in table.items():
             found.setdefault(name, {})[place] = config
     return {name: _topic(name, configs, name in ordered, names) for name, configs in found.items()}
+
+
+async def _names_alone(question: Question, system_names: set[str]) -> dict[str, Topic]:
+    """What an account without permission for the cluster may know: the name servers' list of names."""
+    answer = await question.nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    names = question.json(answer, "the list of topics").get("topicList") or ()
+    return {name: Topic(name, topic_kind(name, TopicConfig(), system_names), [], {}, True) for name in names}
 
 
 def _topic(name: str, configs: Mapping[Place, TopicConfig], ordered: bool, system_names: set[str]) -> Topic:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tallystick.admin.changing import carry_out
-from tallystick.admin.models import Change, Connection, Page, Rates, Topic, TopicDetail
+from tallystick.admin.models import Change, Connection, Page, QueueRange, Rates, Topic, TopicDetail
 from tallystick.admin.names import is_hidden
 from tallystick.admin.paging import names_of_page
+from tallystick.admin.routing import places_of
 from tallystick.admin.servers import Place, Question, Servers
 from tallystick.admin.topic_changes import plan_delete, plan_put
 from tallystick.admin.topic_tables import (
@@ -34,6 +35,16 @@ class Topics:
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
+
+    async def queues(self, name: str) -> list[QueueRange]:
+        """Returns the offsets of a topic's queues. It needs no permission but that for the topic. NotFound: it does not
+        exist. ClientError: a broker does not answer."""
+        question = self._servers.question()
+        places = await places_of(question, name)
+        found = await question.each(places, lambda place: queues_of(question, place, name))
+        if question.first_error is not None:
+            raise question.first_error
+        return [each for part in found.values() for each in part]
 
     async def list(
         self, *, system: bool = False, search: str = "", cursor: str | None = None, limit: int = 500

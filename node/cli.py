@@ -12,11 +12,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tallystick.admin.errors import ChangedError
-from tallystick.client.core.errors import ClientError, Refused
 from tallystick.node.backup.errors import BackupError, DamagedBackupError
 from tallystick.node.broker.group.queue_ends import QueueEndsError
 from tallystick.node.commands import (
+    admin_errors,
     backup,
     bench,
     brokers,
@@ -66,7 +65,7 @@ from tallystick.store.verify.report import VerifyError
 
 # Errors that users, peers and disks can cause: one line each. Any other error is a bug and keeps its traceback.
 _CAUSED = (
-    ClientError,
+    *admin_errors.CAUSED,
     ConfigurationError,
     SettingsError,
     RemotingError,
@@ -123,7 +122,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         raise  # standard output was closed; a lost connection is a RemotingError
     except _CAUSED as error:
         print(f"tally: {error_text(error)}", file=sys.stderr)
-        return 1 if isinstance(error, RequestRefusedError | DamagedBackupError | Refused | ChangedError) else 2
+        return 1 if isinstance(error, (RequestRefusedError, DamagedBackupError, *admin_errors.REFUSALS)) else 2
     return code
 
 

@@ -50,12 +50,13 @@ def apply_context(args: argparse.Namespace) -> None:
             raise InputError(f"there is no context {name}; see `tally context list`")
     for option in _TEXTS:
         variable = os.environ.get(_VARIABLES.get(option, ""), "") if chosen is None else ""
-        if not getattr(args, option, None):
+        if getattr(args, option, None) is None:
             value = variable or known.get(option) or None
             setattr(args, option, Path(value) if value and option in ("ca", "tls_cert", "tls_key") else value)
     for flag in _FLAGS:
         setattr(args, flag, bool(getattr(args, flag, False)) or bool(known.get(flag)))
-    args.nameserver = args.nameserver or os.environ.get("TALLY_NAMESERVER") or DEFAULT_NAMESERVER
+    if args.nameserver is None:
+        args.nameserver = os.environ.get("TALLY_NAMESERVER") or DEFAULT_NAMESERVER
     args.credentials = args.credentials or ""
 
 

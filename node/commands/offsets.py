@@ -21,7 +21,7 @@ def add_parsers(commands: Any) -> None:
     """Adds `offset` and its sub-commands."""
     offset = commands.add_parser("offset", help="reset or copy the offsets of consumer groups")
     actions = offset.add_subparsers(title="actions", metavar="ACTION", required=True)
-    reset = actions.add_parser("reset", help="set where a group goes on in a topic")
+    reset = actions.add_parser("reset", help="set where a group continues in a topic")
     reset.add_argument("group", help="name of the consumer group")
     reset.add_argument("topic", help="name of the topic")
     to = reset.add_mutually_exclusive_group(required=True)

@@ -13,7 +13,7 @@ from tallystick.node.commands.terminal import number, table
 
 if TYPE_CHECKING:
     from tallystick.admin.admin import Admin
-    from tallystick.admin.models import Change, Topic, TopicDetail
+    from tallystick.admin.models import Change, QueueRange, Topic, TopicDetail
 
 
 def add_parsers(commands: Any) -> None:
@@ -119,10 +119,6 @@ def _report(detail: TopicDetail) -> str:
         )
         for broker, each in topic.configs.items()
     ]
-    queues = [
-        (each.broker, str(each.queue), str(each.min), str(each.max), local_time(each.last_update_ms))
-        for each in detail.queues
-    ]
     producers = [
         (group, each.client_id, each.address, each.language, each.version)
         for group, clients in sorted(detail.producers.items())
@@ -131,7 +127,7 @@ def _report(detail: TopicDetail) -> str:
     parts = [
         _table([topic]),
         table(configs, ("broker", "read queues", "write queues", "perm", "order", "attributes")),
-        table(queues, ("broker", "queue", "first", "next", "last stored")),
+        _queue_table(detail.queues),
         f"consumer groups: {', '.join(detail.consumer_groups) or '-'}",
     ]
     if producers:
@@ -144,7 +140,7 @@ def _words(attributes: dict[str, str]) -> str:
 
 
 async def _status(admin: Admin, args: argparse.Namespace) -> int:
-    detail = await admin.topics.get(args.topic)
+    queues = await admin.topics.queues(args.topic)
     rows = [
         {
             "broker": each.broker,
@@ -153,14 +149,17 @@ async def _status(admin: Admin, args: argparse.Namespace) -> int:
             "maxOffset": each.max,
             "lastUpdateTimestamp": each.last_update_ms or 0,
         }
-        for each in detail.queues
+        for each in queues
     ]
-    cells = [
-        (each.broker, str(each.queue), str(each.min), str(each.max), local_time(each.last_update_ms))
-        for each in detail.queues
+    emit(args, rows, lambda: _queue_table(queues))
+    return 0
+
+
+def _queue_table(queues: list[QueueRange]) -> str:
+    rows = [
+        (each.broker, str(each.queue), str(each.min), str(each.max), local_time(each.last_update_ms)) for each in queues
     ]
-    emit(args, rows, lambda: table(cells, ("broker", "queue", "first", "next", "last stored")))
-    return report_problems(detail.problems)
+    return table(rows, ("broker", "queue", "first", "next", "last stored"))
 
 
 # --- changes ---

@@ -87,7 +87,7 @@ def test_a_topic_from_creation_to_deletion(process: TallyProcess, shell: Shell, 
     assert shell("topic", "delete", topic) == f"{topic}: deleted on {broker}\n"
     assert topic not in [line.split()[0] for line in shell("topic", "list").splitlines()]
     shell("topic", "status", topic, code=1)
-    assert f"no broker has the topic {topic} (code 17)\n" in shell.err
+    assert f"No topic route info in name server for the topic: {topic} (code 17)\n" in shell.err
 
 
 def test_more_queues_by_creating_again(shell: Shell, topic: str) -> None:
@@ -103,7 +103,7 @@ def test_more_queues_by_creating_again(shell: Shell, topic: str) -> None:
         (("delete", "TBW102"), "conflict with system topic"),
         (("delete", "NeverMade"), "no broker has the topic NeverMade"),
         (("update", "NeverMade"), "no broker has the topic NeverMade"),
-        (("status", "NeverMade"), "no broker has the topic NeverMade"),
+        (("status", "NeverMade"), "No topic route info"),
     ],
 )
 def test_a_refusal_is_one_line_with_the_reason(shell: Shell, arguments: tuple[str, ...], says: str) -> None:
