@@ -221,13 +221,13 @@ async def dead_letters(lab: Lab) -> list[str]:
 async def settings(lab: Lab) -> list[str]:
     """A setting that is changed here is what the admin tool shows."""
     cluster = (await lab.admin.clusters.list())[0].name
-    wrong = _failed(await lab.admin.config.set(cluster, {"maxMessageSize": "1000000"}, dry_run=True))
-    wrong += _failed(await lab.admin.config.set(cluster, {"maxMessageSize": "1000000"}))
-    if not re.search(r"maxMessageSize\s+=\s+1000000\b", await lab.mqadmin("getBrokerConfig", "-c", cluster)):
+    wrong = _failed(await lab.admin.config.set(cluster, {"transactionCheckMax": "20"}, dry_run=True))
+    wrong += _failed(await lab.admin.config.set(cluster, {"transactionCheckMax": "20"}))
+    if not re.search(r"transactionCheckMax\s+=\s+20\b", await lab.mqadmin("getBrokerConfig", "-c", cluster)):
         wrong.append("mqadmin shows another value")
     found = {each.name: each for each in await lab.admin.config.settings(cluster)}
-    if set(found["maxMessageSize"].values.values()) != {"1000000"}:
-        wrong.append(f"it is {found['maxMessageSize']}")
+    if set(found["transactionCheckMax"].values.values()) != {"20"}:
+        wrong.append(f"it is {found['transactionCheckMax']}")
     return wrong
 
 
