@@ -6,14 +6,18 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from admin_steps import PATIENCE_S, consume, create_topic, register, send
 from two_brokers import TwoBrokers
 
 from tallystick.admin import Admin
+from tallystick.admin.consumption import ages_of_lag
 from tallystick.admin.models import Disagreement, GroupState, MessageSummary, Role, TopicKind, json_of
+from tallystick.admin.servers import Place
 from tallystick.client import Client, ConfigurationError, ConnectionFailed, NotFound, Tags
+from tallystick.client.transport.routes import Queue
 from tallystick.client.wire import fastjson
 from tallystick.client.wire.codes import RequestCode
 
@@ -291,3 +295,29 @@ async def test_a_thousand_topics_and_groups_are_listed(cluster: TwoBrokers, admi
 
 def test_models_become_json() -> None:
     assert json_of(Disagreement("T", {"a": ["one"]})) == {"topic": "T", "expressions": {"a": ["one"]}}
+
+
+class Answer:
+    """A question whose brokers answer with this body."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        self.body = body
+
+    async def table(self, *_: object) -> dict[str, Any]:
+        return self.body
+
+
+async def test_the_age_of_a_lag_without_an_offset_is_that_of_the_oldest_message() -> None:
+    """RocketMQ 4.8 answers with the time since 1970 for a queue in which the group has no offset."""
+    now_ms = 1_795_701_600_000
+    rows = [
+        {"delayTime": 2500, "minTimeStamp": now_ms - 9000},
+        {"delayTime": now_ms + 1, "minTimeStamp": now_ms - 9000},
+        {"delayTime": now_ms + 1, "minTimeStamp": -1},
+        {"delayTime": 0, "minTimeStamp": now_ms - 9000},
+    ]
+    queues = [{"brokerName": "b", "queueId": number, "topic": "T"} for number in range(len(rows))]
+    body = {"consumeTimeSpanSet": [row | {"messageQueue": queue} for row, queue in zip(rows, queues, strict=True)]}
+    place = Place("c", "b", 0, "127.0.0.1:1")
+    found = await ages_of_lag(Answer(body), place, "g", "T")  # type: ignore[arg-type]
+    assert found == {Queue("T", "b", 0): 2.5, Queue("T", "b", 1): 9.0}

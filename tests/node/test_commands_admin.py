@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,9 @@ import pytest
 import yaml
 from tally_process import TallyProcess
 
+from tallystick.admin.models import Problem
 from tallystick.node.cli import main
+from tallystick.node.commands.output import report_problems
 from tallystick.node.commands.report import without_secrets
 
 pytestmark = pytest.mark.process
@@ -185,6 +189,22 @@ def test_a_measurement_leaves_nothing(shell: Shell) -> None:
     result = json.loads(shell("bench", "--count", "500", "--size", "10", "-o", "json"))
     assert result["sentPerSecond"] > 0 and result["receivedPerSecond"] > 0
     assert "tally-bench" not in shell("topic", "list", "--system") + shell("consumer", "list")
+
+
+def test_problems_with_one_reason_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    problems = [Problem("b/0", "b/0: it is away"), Problem("b/1", "it  is\naway"), Problem("c/0", "another")]
+    assert report_problems(problems) == 1 and report_problems([]) == 0
+    assert capsys.readouterr().err == "tally: b/0 and 1 more: it is away\ntally: c/0: another\n"
+
+
+def test_a_figure_is_shown_again_until_ctrl_c(process: TallyProcess) -> None:
+    command = [sys.executable, "-m", "tallystick.node.cli", "broker", "list", "--watch", "1", "-n", process.nameserver]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        shown = [running.stdout.readline() for _ in range(4)]
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 130
+    assert shown[0] == shown[2] and "broker-a" in shown[1] and "broker-a" in shown[3]
 
 
 # --- contexts ---
