@@ -29,7 +29,7 @@ def json_of(value: Any) -> Any:
 
 
 def camel_case(name: str) -> str:
-    """Returns a Python name as JSON has it: `last_update_ms` becomes `lastUpdateMs`."""
+    """Returns a Python name as JSON has it: `last_update_ms` becomes lastUpdateMs."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
