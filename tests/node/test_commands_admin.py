@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import stat
@@ -205,6 +206,36 @@ def test_a_figure_is_shown_again_until_ctrl_c(process: TallyProcess) -> None:
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130
     assert shown[0] == shown[2] and "broker-a" in shown[1] and "broker-a" in shown[3]
+
+
+def test_the_screen_of_figures_is_live_at_a_terminal(process: TallyProcess) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "tallystick.node.cli", "top", "-n", process.nameserver]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as running:
+        os.close(theirs)
+        shown = b""
+        while shown.count(b"\x1b[H\x1b[2J") < 2:  # it is drawn twice
+            shown += os.read(ours, 4096)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 130
+    os.close(ours)
+    assert b"disk used" in shown and process.places["broker"].encode() in shown
+
+
+@pytest.mark.parametrize(("answer", "code", "is_left"), [("n", 2, True), ("", 2, True), ("y", 0, False)])
+def test_a_change_is_confirmed_at_a_terminal(
+    process: TallyProcess, shell: Shell, answer: str, code: int, is_left: bool
+) -> None:
+    shell("topic", "create", "Confirmed")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "tallystick.node.cli", "topic", "delete", "Confirmed", "-n", process.nameserver]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        os.write(ours, f"{answer}\n".encode())
+        _, said = running.communicate(timeout=60)
+    os.close(ours)
+    os.close(theirs)
+    assert running.returncode == code and "planned" in said and "Change this? [y/N]" in said
+    assert ("Confirmed" in shell("topic", "list")) is is_left
 
 
 # --- contexts ---
