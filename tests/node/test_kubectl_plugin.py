@@ -73,7 +73,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Puts the stand-in on the path. Returns the file with its calls."""
     folder, answers, calls = tmp_path / "bin", tmp_path / "answers.json", tmp_path / "calls"
     folder.mkdir()
-    empty = {"items": []}
+    empty: dict[str, Any] = {"items": []}
     answers.write_text(
         json.dumps(
             {
@@ -145,7 +145,7 @@ def test_a_report_has_no_secrets_and_names_what_could_not_be_read(
     assert main(["report", "orders", "--file", str(path)]) == 1, "scheduledbackups cannot be read"
     assert "scheduledbackups" in capsys.readouterr().err
     with tarfile.open(path) as archive:
-        texts = {name: archive.extractfile(name).read().decode() for name in archive.getnames()}  # type: ignore[union-attr]
+        texts = {name: archive.extractfile(name).read().decode() for name in archive.getnames()}
     assert "NotFound" in texts["tally-report/scheduledbackups.json"]
     assert json.loads(texts["tally-report/log-orders-0-1-0.json"]) == ["a line", "another one"]
     assert "a-secret" not in "".join(texts.values()) and '"b"' in texts["tally-report/pods.json"]
