@@ -225,6 +225,10 @@ client-lab: build ## the Python client with Java clients in its groups, under ki
 	$(BIN)/python e2e/client_lab.py --version $(or $(PEER_VERSION),4.8.0) --kills $(or $(KILLS),2) --seed $(or $(SEED),1) \
 		$(if $(SYSTEM),--system $(SYSTEM)) $(if $(ONLY),--only $(ONLY))
 
+.PHONY: admin-lab
+admin-lab: build ## the admin core against our node, our group and RocketMQ, compared with mqadmin: SYSTEM=node|group|rocketmq
+	$(BIN)/python e2e/admin_lab.py --version $(or $(PEER_VERSION),4.8.0) $(if $(SYSTEM),--system $(SYSTEM))
+
 .PHONY: timers
 timers: build ## timers of a broker that is killed, and how late they are: PENDING=4000 KILLS=3 RATE=2000 GROUP=1 TRANSFERS=3 COMPARE=1
 	$(BIN)/python e2e/timers.py --pending $(or $(PENDING),4000) --kills $(or $(KILLS),3) --rate $(or $(RATE),2000) \

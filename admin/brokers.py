@@ -12,7 +12,7 @@ import orjson
 from tallystick.admin.changing import Planned, carry_out
 from tallystick.admin.models import Broker, Change, Disk, Rates, Role
 from tallystick.admin.servers import Place, Question, Servers
-from tallystick.client import ClientError, NotFound, ProtocolError
+from tallystick.client import ClientError, NoAnswer, NotFound, ProtocolError, Timeout
 from tallystick.client.wire.codes import RequestCode, ResponseCode
 
 VERSION_KEY = "tallystickVersion"
@@ -57,7 +57,13 @@ class Brokers:
             raise NotFound("name server", ResponseCode.QUERY_NOT_FOUND, f"no broker has the name {name}")
 
         async def write(nameserver: str) -> dict[str, int]:
-            fields = (await question.ask(nameserver, code, {"brokerName": name})).ext or {}
+            try:
+                fields = (await question.ask(nameserver, code, {"brokerName": name})).ext or {}
+            except Timeout as error:
+                if code != RequestCode.ADD_WRITE_PERM_OF_BROKER:
+                    raise
+                hint = "name servers of RocketMQ before 4.9 do not answer this request: restart the broker instead"
+                raise NoAnswer(nameserver, hint) from error
             return {"topics": int(fields.get("wipeTopicCount") or fields.get("addTopicCount") or 0)}
 
         plans = [

@@ -51,6 +51,9 @@ def _fields(key: Any) -> Mapping[str, Any]:
 
 # --- progress ---
 
+_NO_AGE_MS = 30 * 365 * 86_400_000
+"""No message is as old as this."""
+
 
 class Progress(NamedTuple):
     """How far a group is in one queue. `last_ms`: when the message before its offset was stored; 0: unknown."""
@@ -128,7 +131,12 @@ async def ages_of_lag(question: Question, place: Place, group: str, topic: str) 
     body = await question.table(place, RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": topic, "group": group})
     found = {}
     for row in body.get("consumeTimeSpanSet") or ():
-        if (delay_ms := int(row.get("delayTime") or 0)) > 0:
+        delay_ms = int(row.get("delayTime") or 0)
+        if delay_ms > _NO_AGE_MS:
+            # RocketMQ counts from 1970 in a queue in which the group has no offset: its lag begins with the oldest one.
+            first_ms = int(row.get("minTimeStamp") or 0)
+            delay_ms = delay_ms - 1 - first_ms if first_ms > 0 else 0
+        if delay_ms > 0:
             (queue,) = queue_table({fastjson.JsonObjectKey(row["messageQueue"]): None})
             found[queue] = delay_ms / 1000
     return found

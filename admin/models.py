@@ -29,7 +29,7 @@ def json_of(value: Any) -> Any:
 
 
 def camel_case(name: str) -> str:
-    """Returns a Python name as JSON has it: `last_update_ms` becomes `lastUpdateMs`."""
+    """Returns a Python name as JSON has it: `last_update_ms` becomes lastUpdateMs."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
@@ -188,7 +188,7 @@ class Topic:
     rates: Rates = Rates()
     etag: str = ""
     owner: str | None = None
-    """The Kubernetes resource that manages it, such as `Topic shop/orders`; None: none is known."""
+    """The Kubernetes resource that manages it, such as `Topic shop/orders`; None: no resource is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,9 @@ class Question:
     async def nameserver(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> Command:
         """Sends a request to one of the name servers. ClientError; ConfigurationError: none of them is one."""
         try:
-            return await self.servers.client.ask_nameserver(code, ext, body, timeout=self.servers.timeout_s)
+            return await self.servers.client.ask_nameserver(
+                code, ext, body, timeout=self.servers.timeout_s, patient=False
+            )
         except NotSupported as error:
             text = f"{error.address} is not a name server, perhaps it is a broker: {error.remark}"
             raise ConfigurationError(text, address=error.address) from error

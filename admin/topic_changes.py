@@ -20,6 +20,8 @@ from tallystick.client.wire.codes import RequestCode, ResponseCode
 
 _VERSION_WITH_ATTRIBUTES = 413
 """The protocol version of RocketMQ 5.0.0."""
+_NO_NOTE = "not set any response code"
+"""What RocketMQ answers to each such request."""
 _PERMISSIONS = (0, 2, 4, 6)
 _MOST_QUEUES = 65_535
 
@@ -102,7 +104,7 @@ async def _write(
         parts = [f"-{key}" if value is None else f"+{key}={value}" for key, value in attributes.items()]
         ext["attributes"] = ",".join(parts)
     note = (await question.ask(place, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)).remark
-    return asdict(config) | {"note": note} if note else None
+    return asdict(config) | {"note": note} if note and note != _NO_NOTE else None
 
 
 def _order_plans(

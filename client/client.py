@@ -129,11 +129,18 @@ class Client:
         return await self._session.routes.refresh(topic)
 
     async def ask_nameserver(
-        self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"", *, timeout: float | None = None
+        self,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+        patient: bool = True,
     ) -> Command:
         """Sends any request to a name server. Refused: its answer is an error; ConnectionFailed, NoAnswer: there is
-        no answer of any of them."""
-        return await self._session.nameservers.ask(code, dict(ext or {}), timeout or self._session.timeout_s, body)
+        no answer of any of them. `patient`: whether all are asked again, within the time, if none of them answers."""
+        timeout_s = timeout or self._session.timeout_s
+        return await self._session.nameservers.ask(code, dict(ext or {}), timeout_s, body, patient=patient)
 
     async def ask(
         self,

@@ -191,13 +191,14 @@ def _carrying(item: Any, function: Callable[[Any, Output], Any]) -> tuple[Any, l
 
 
 def output_at(text: str) -> Output:
-    """Returns the output of a folder, or of `s3://bucket/prefix` with AWS_ENDPOINT_URL and AWS_REGION from the
-    environment. OutputError."""
+    """Returns the output of a folder, or of `s3://bucket/prefix` with AWS_ENDPOINT_URL and AWS_REGION as
+    `outputs_s3.output_settings` finds them. OutputError, OSError."""
     if not text.startswith("s3://"):
         return FolderOutput(Path(text))
-    from tallystick.spark.outputs_s3 import S3Output
+    from tallystick.spark.outputs_s3 import S3Output, output_settings
 
-    return S3Output(text, os.environ.get("AWS_ENDPOINT_URL"), os.environ.get("AWS_REGION"))
+    settings = output_settings()
+    return S3Output(text, settings.get("AWS_ENDPOINT_URL"), settings.get("AWS_REGION"))
 
 
 def checked(name: str) -> str:

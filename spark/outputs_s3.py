@@ -1,9 +1,10 @@
 """An output in an S3-compatible store: objects below `s3://bucket/prefix`.
 
 An object appears when its upload is complete. It is uploaded from a temporary file when its writer has finished, so a
-task that fails or is killed leaves no object. Credentials come from the environment (AWS_ACCESS_KEY_ID,
-AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN) of each process that uses the output; no object, message or pickle contains
-them.
+task that fails or is killed leaves no object. Each process that uses the output reads the credentials itself
+(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN): from the files of the folder that
+TALLYSTICK_OUTPUT_S3_SETTINGS names, such as a mounted Secret, or from the environment. No object, message or pickle
+contains them.
 """
 
 from __future__ import annotations
@@ -13,17 +14,27 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 
 import pyarrow.fs as filesystems
 
+from tallystick.node.backup.s3 import s3_settings
 from tallystick.spark.outputs import Output, OutputError, checked, read_whole
 
 _PIECE_BYTES = 8 << 20
 _CONNECT_S, _REQUEST_S = 10, 60
 _KEY, _SECRET, _SESSION = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
+FOLDER_VARIABLE = "TALLYSTICK_OUTPUT_S3_SETTINGS"
+"""The environment variable that names a folder with a file for each setting."""
+
+
+def output_settings() -> dict[str, str]:
+    """Returns the settings of the store by their names in the environment, as they are now. OSError."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return s3_settings(Path(folder) if folder else None)
 
 
 class S3Output(Output):
@@ -81,15 +92,17 @@ class S3Output(Output):
 
     @property
     def _store(self) -> Any:
-        return _connected(self._endpoint, self._region, os.getpid())
+        settings = output_settings()
+        key, secret = settings.get(_KEY), settings.get(_SECRET)
+        if not key or not secret:
+            raise OutputError(f"an output in S3 needs {_KEY} and {_SECRET}")
+        return _connected(self._endpoint, self._region, (key, secret, settings.get(_SESSION)), os.getpid())
 
 
-@cache
-def _connected(endpoint: str | None, region: str | None, process: int) -> Any:
+@lru_cache(maxsize=4)
+def _connected(endpoint: str | None, region: str | None, credentials: tuple[str, str, str | None], process: int) -> Any:
     """One for each process: a fork must not share its parent's connections."""
-    key, secret = os.environ.get(_KEY), os.environ.get(_SECRET)
-    if not key or not secret:
-        raise OutputError(f"an output in S3 needs {_KEY} and {_SECRET} in the environment")
+    key, secret, session = credentials
     options: dict[str, Any] = {} if region is None else {"region": region}
     if endpoint is not None:
         parts = urlsplit(endpoint)
@@ -98,7 +111,7 @@ def _connected(endpoint: str | None, region: str | None, process: int) -> Any:
     return filesystems.S3FileSystem(
         access_key=key,
         secret_key=secret,
-        session_token=os.environ.get(_SESSION) or None,
+        session_token=session,
         connect_timeout=_CONNECT_S,
         request_timeout=_REQUEST_S,
         **options,

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tallystick.node.cli import _parser as parser_of_tally
+from tallystick.node.commands.kubectl_tally import _parser as parser_of_kubectl
 from tallystick.spark.cluster.main import _parser as parser_of_cluster
 from tallystick.spark.jobs.cli import _parser as parser_of_jobs
 
@@ -24,7 +25,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PROGRAMS: dict[str, str] = {name: entry for name, entry in PROJECT["scripts"].items() if not name.endswith(".py")}
 """Without the second name of tally-job, for spark-submit."""
-PARSERS = {"tally": parser_of_tally, "tally-job": parser_of_jobs, "tally-spark": parser_of_cluster}
+PARSERS = {
+    "tally": parser_of_tally,
+    "kubectl-tally": parser_of_kubectl,
+    "tally-job": parser_of_jobs,
+    "tally-spark": parser_of_cluster,
+}
 
 
 def line(program: str, *arguments: str) -> list[str]:

@@ -104,6 +104,7 @@ def test_the_formats_of_the_client_load_nothing_else() -> None:
 # The reader and the jobs read files. These modules of Spark's part use parts of the node.
 SPARK_MAY_USE_THE_NODE = {
     "spark/backup_store.py": ("node.backup",),
+    "spark/outputs_s3.py": ("node.backup.s3",),
     "spark/name_server.py": ("node.core.client", "node.remoting"),
     "spark/producer.py": ("node.core.client", "node.remoting"),
     "spark/protocol_access.py": ("node.access", "node.remoting"),

@@ -171,9 +171,10 @@ def parsed_plainly(split: Split) -> Counter[tuple[str, int, str, int]]:
     found: Counter[tuple[str, int, str, int]] = Counter()
     at = 0
     while at < len(data):
-        size, magic, _, queue = struct.unpack_from(">iIii", data, at)
+        size, magic = struct.unpack_from(">iI", data, at)  # the blank at the end of a file has no more than these
         if magic != 0xDAA320A7:
             break
+        (queue,) = struct.unpack_from(">i", data, at + 12)
         (stored,) = struct.unpack_from(">q", data, at + 56)
         (body_bytes,) = struct.unpack_from(">i", data, at + 84)
         topic_at = at + 88 + body_bytes

@@ -101,8 +101,11 @@ class NameServers:
         self._connections = connections
         self._first = random.randrange(len(self.addresses))
 
-    async def ask(self, code: int, ext: dict[str, str], timeout_s: float, body: bytes = b"") -> Command:
-        """Returns the answer of the first name server that has one. Refused, or the last ClientError of all."""
+    async def ask(
+        self, code: int, ext: dict[str, str], timeout_s: float, body: bytes = b"", *, patient: bool = True
+    ) -> Command:
+        """Returns the answer of the first name server that has one. Refused, or the last ClientError of all. `patient`:
+        whether all are asked again, within the time, if none of them answers."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
         problem: ClientError | None = None
@@ -125,7 +128,7 @@ class NameServers:
                     raise problem
                 self._first = self.addresses.index(address)
                 return answer
-            if isinstance(problem, NotSupported):
+            if isinstance(problem, NotSupported) or (problem is not None and not patient):
                 raise problem
             pause_s = _ROUND_PAUSES_S[min(turn, len(_ROUND_PAUSES_S) - 1)]
             if loop.time() + pause_s >= deadline_s:

@@ -43,6 +43,7 @@ def example(name: str, **replaced: str) -> list[Json]:
     return [body for body in yaml.safe_load_all(text) if body]
 
 
+@pytest.mark.ci
 def test_a_program_from_a_config_map(orders: Brokers, jobs: Jobs, lab: Lab) -> None:
     config_map, job = example("program.yaml")
     apply(config_map)
@@ -126,6 +127,7 @@ def test_several_workers_beside_each_volume(orders: Brokers, jobs: Jobs, lab: La
     assert len(ended.workers) == 4
 
 
+@pytest.mark.ci
 def test_spark_submit_in_cluster_mode(orders: Brokers, jobs: Jobs, lab: Lab, shell: Shell) -> None:
     secrets = kubectl(
         "get", "secrets", "-n", jobs.namespace, "-l", f"tallystick.dev/cluster={jobs.cluster}", "-o", "name"

@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tallystick.admin.models import Change, OffsetChange, Page, Problem, Resent, StepState
+from tallystick.client.core.errors import ClientError
 from tallystick.node.access.opening import read_credentials
 from tallystick.node.commands.contexts import add_context_option
 from tallystick.node.commands.output import add_output_option, emit, report_problems, shown
-from tallystick.node.commands.terminal import InputError, bad, good, number, table
+from tallystick.node.commands.terminal import InputError, bad, error_text, good, number, table
 from tallystick.node.commands.tls_options import add_tls_options, tls_context
 
 if TYPE_CHECKING:
@@ -80,7 +81,10 @@ async def _run(args: argparse.Namespace, work: Work) -> int:
         while True:
             if sys.stdout.isatty():
                 sys.stdout.write(_CLEAR)
-            await work(admin, args)
+            try:
+                await work(admin, args)
+            except ClientError as error:  # the next time it may answer
+                print(f"tally: {error_text(error)}", file=sys.stderr)
             sys.stdout.flush()
             await asyncio.sleep(args.watch)
 

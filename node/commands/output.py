@@ -33,15 +33,18 @@ def emit(args: argparse.Namespace, value: Any, text: Callable[[], str]) -> None:
 
 
 def report_problems(problems: Iterable[Problem]) -> int:
-    """Prints what could not be read to standard error. Returns the exit code: 1, if there is something."""
-    count = 0
+    """Prints what could not be read or changed to standard error, one line for each reason. Returns the exit code: 1,
+    if there is something."""
+    subjects: dict[str, list[str]] = {}
     for problem in problems:
-        count += 1
         reason = (
             " ".join(problem.reason.split()).removeprefix(f"{problem.subject}: ").removeprefix(f"{problem.subject} ")
         )
-        print(f"tally: {problem.subject}: {reason}", file=sys.stderr)
-    return 1 if count else 0
+        subjects.setdefault(reason, []).append(problem.subject)
+    for reason, named in subjects.items():
+        more = f" and {len(named) - 1} more" if len(named) > 1 else ""
+        print(f"tally: {named[0]}{more}: {reason}", file=sys.stderr)
+    return 1 if subjects else 0
 
 
 def local_time(at_ms: int | None) -> str:

@@ -66,7 +66,7 @@ async def _report(admin: Admin, args: argparse.Namespace) -> int:
             failed += 1
             contents[name] = {"error": str(error)}
             print(f"tally: {name}: {error}", file=sys.stderr)
-    await asyncio.to_thread(_write, path, contents)
+    await asyncio.to_thread(archive, path, contents)
     print(path)
     return 1 if failed else 0
 
@@ -102,6 +102,10 @@ async def _details(admin: Admin) -> list[Any]:
 
 def without_secrets(value: Any, name: str = "") -> Any:
     """Returns JSON without what may be a secret: values of fields whose names say so, and passwords in addresses."""
+    if isinstance(value, dict) and isinstance(value.get("name"), str) and is_secret(value["name"]):
+        return value | {
+            key: HIDDEN for key in ("value", "values") if value.get(key)
+        }  # a setting, or a variable of a pod
     if isinstance(value, dict):
         return {key: without_secrets(each, str(key)) for key, each in value.items()}
     if isinstance(value, list):
@@ -111,8 +115,9 @@ def without_secrets(value: Any, name: str = "") -> Any:
     return value
 
 
-def _write(path: Path, contents: dict[str, Any]) -> None:
-    """Only the user can read the archive: names of topics and clients are not for others. It never replaces a file."""
+def archive(path: Path, contents: dict[str, Any]) -> None:
+    """Writes JSON without secrets to an archive, one file for each part. Only the user can read it: names of topics and
+    clients are not for others. OSError: it cannot be written, or a file with this name exists."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
     try:
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:

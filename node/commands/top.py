@@ -7,7 +7,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tallystick.node.commands.admin_command import reads
+from tallystick.node.commands.admin_command import reads, run
 from tallystick.node.commands.output import emit, local_time, report_problems, shown
 from tallystick.node.commands.terminal import table
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tallystick.admin.models import Figures
 
 _LINES = 24
+_PERIOD_S = 2
 _FIXED = 9
 """Lines of the screen that are not rows of topics or groups."""
 
@@ -25,12 +26,17 @@ def add_parsers(commands: Any) -> None:
     top = commands.add_parser("top", help="show rates, lags and disks on one screen, again every 2 seconds")
     reads(top, _top)
     top.add_argument("--once", action="store_true", help="show them once")
-    top.set_defaults(watch=None)
+    top.set_defaults(call=lambda args: run(_live(args), _top))
+
+
+def _live(args: argparse.Namespace) -> argparse.Namespace:
+    """At a terminal, the screen is shown again without an option."""
+    if args.watch is None and not args.once and args.output == "table" and sys.stdout.isatty():
+        args.watch = _PERIOD_S
+    return args
 
 
 async def _top(admin: Admin, args: argparse.Namespace) -> int:
-    if args.watch is None and not args.once and sys.stdout.isatty() and args.output == "table":
-        args.watch = 2
     figures = await admin.clusters.figures()
     emit(args, figures, lambda: _screen(figures))
     return report_problems(figures.problems)

@@ -33,6 +33,7 @@ from tallystick.operator.jobs.program import FOLDER, SECRET_FOLDER, Program
 from tallystick.operator.jobs.spec import ClaimOutput, Job, Process, S3Output
 
 PLAN_KEY, SECRET_KEY = "plan.json", "secret"
+OUTPUT_S3_FOLDER = "/etc/tallystick-output-s3"
 PLAN_FILE = f"/etc/tallystick-job/{PLAN_KEY}"
 WITHOUT_CLAIM = f"{GROUP}/without-claim"
 """Annotation of the ConfigMap: nodes whose worker mounts no volume, separated by commas."""
@@ -181,8 +182,6 @@ def _pod(job: Job, frame: Frame, name: str, command: Sequence[str], process: Pro
         "securityContext": container_security(),
         "volumeMounts": [],
     }
-    if isinstance(job.spec.output, S3Output) and job.spec.output.secret:
-        container["envFrom"] = [{"secretRef": {"name": job.spec.output.secret}}]
     pod: Json = {
         "subdomain": names.shared,
         "automountServiceAccountToken": False,
@@ -205,6 +204,8 @@ def _pod(job: Job, frame: Frame, name: str, command: Sequence[str], process: Pro
     if frame.reader_secret:
         reader = {"secretName": frame.reader_secret, "optional": True}
         _mount(pod, "reader", "/etc/tallystick-reader", {"secret": reader}, read_only=True)
+    if isinstance(job.spec.output, S3Output) and job.spec.output.secret:
+        _mount_credentials(pod, job.spec.output.secret)
     if frame.account:
         pod["serviceAccountName"] = frame.account
     if frame.backups is not None:
@@ -237,6 +238,13 @@ def _mount_program(pod: Json, program: Program) -> None:
     if program.secret:
         secret_volume = {"secret": {"secretName": program.secret, "defaultMode": 0o444}}
         _mount(pod, "program-secret", SECRET_FOLDER, secret_volume, read_only=True)
+
+
+def _mount_credentials(pod: Json, secret: str) -> None:
+    """Of an output in S3, as files: the environment of a process is shown by many tools."""
+    volume = {"secret": {"secretName": secret, "defaultMode": 0o444}}
+    _mount(pod, "output-s3", OUTPUT_S3_FOLDER, volume, read_only=True)
+    pod["containers"][0]["env"] += environment({"TALLYSTICK_OUTPUT_S3_SETTINGS": OUTPUT_S3_FOLDER})
 
 
 def _mount_output(pod: Json, output: ClaimOutput) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ async def guarded(folder: Path) -> AsyncIterator[Broker]:
     accounts.write_text(ACCOUNTS)
     own.write_text("accessKey: administrator\nsecretKey: administrator-secret\n")
     accounts.chmod(0o600)
-    settings = {"aclEnable": True, "aclFile": str(accounts), "aclCredentialsFile": str(own)}
+    settings: dict[str, Any] = {"aclEnable": True, "aclFile": str(accounts), "aclCredentialsFile": str(own)}
     async with Broker(folder / "broker", **settings) as broker:
         yield broker
 

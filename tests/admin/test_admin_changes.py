@@ -338,6 +338,13 @@ async def test_a_message_is_delivered_to_one_member_again(cluster: TwoBrokers, a
         assert other.state is FAILED and "not a member" in (other.error or "")
     copied = await admin.messages.resend(message, "shop")
     assert (copied.state, copied.target) == (DONE, "%RETRY%shop")
+    async with Client(cluster.nameserver) as client, client.consumer("shop", "Orders") as consumer:
+        async with asyncio.timeout(PATIENCE_S):
+            async for copy in consumer:
+                async with copy.process(reraise=True):
+                    if copy.stored_in == "%RETRY%shop":
+                        break
+    assert (copy.topic, copy.unique_key, copy.body) == ("Orders", sent.unique_key, b"0")
 
 
 async def test_the_trace_of_a_message_has_what_clients_recorded(cluster: TwoBrokers, admin: Admin) -> None:

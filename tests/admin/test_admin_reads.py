@@ -6,16 +6,22 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from admin_steps import PATIENCE_S, consume, create_topic, register, send
 from two_brokers import TwoBrokers
 
 from tallystick.admin import Admin
+from tallystick.admin.consumption import ages_of_lag
 from tallystick.admin.models import Disagreement, GroupState, MessageSummary, Role, TopicKind, json_of
+from tallystick.admin.servers import Place
 from tallystick.client import Client, ConfigurationError, ConnectionFailed, NotFound, Tags
+from tallystick.client.transport.routes import Queue
 from tallystick.client.wire import fastjson
+from tallystick.client.wire.codec import decode
 from tallystick.client.wire.codes import RequestCode
+from tallystick.client.wire.frames import FrameSplitter
 
 
 async def test_clusters_have_their_brokers(cluster: TwoBrokers, admin: Admin) -> None:
@@ -216,18 +222,23 @@ async def test_a_window_of_a_topic_without_messages_is_empty(cluster: TwoBrokers
 
 
 @asynccontextmanager
-async def silent(cluster: TwoBrokers) -> AsyncIterator[str]:
-    """A broker that accepts connections and answers nothing, registered as broker-c. Its address."""
+async def silent(cluster: TwoBrokers) -> AsyncIterator[tuple[str, list[int]]]:
+    """A broker that accepts connections and answers nothing, registered as broker-c. Its address, and the codes of the
+    requests that it got."""
     connections: list[asyncio.StreamWriter] = []
+    codes: list[int] = []
 
-    def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(writer)
+        frames = FrameSplitter()
+        while data := await reader.read(65536):
+            codes.extend(decode(*frame).code for frame in frames.feed(data))
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with Client(cluster.nameserver) as registering:
         await register(registering, "broker-c", address, "Orders")
-        yield address
+        yield address, codes
     for writer in connections:
         writer.close()
     server.close()
@@ -235,13 +246,14 @@ async def silent(cluster: TwoBrokers) -> AsyncIterator[str]:
 
 async def test_a_broker_that_does_not_answer_is_a_problem(cluster: TwoBrokers) -> None:
     """It gets one request of a question, so that the answer takes the time of one request."""
-    async with silent(cluster) as address, Admin(cluster.nameserver, timeout=0.5) as admin:
+    async with silent(cluster) as (address, codes), Admin(cluster.nameserver, timeout=0.5) as admin:
         for number in range(100):
             await create_topic(admin.client, [cluster.a.address], f"T{number}", 1)
         await create_topic(admin.client, cluster.addresses, "Orders", 1)
         await send(admin.client, "T1", 3)
         page = await admin.topics.list()
         assert len(page.items) == 101 and [each.subject for each in page.problems] == [address]
+        assert codes == [RequestCode.GET_ALL_TOPIC_CONFIG]
         (group_page, figures, clusters) = (
             await admin.groups.list(system=True),
             await admin.clusters.figures(),
@@ -291,3 +303,29 @@ async def test_a_thousand_topics_and_groups_are_listed(cluster: TwoBrokers, admi
 
 def test_models_become_json() -> None:
     assert json_of(Disagreement("T", {"a": ["one"]})) == {"topic": "T", "expressions": {"a": ["one"]}}
+
+
+class Answer:
+    """A question whose brokers answer with this body."""
+
+    def __init__(self, body: dict[str, Any]) -> None:
+        self.body = body
+
+    async def table(self, *_: object) -> dict[str, Any]:
+        return self.body
+
+
+async def test_the_age_of_a_lag_without_an_offset_is_that_of_the_oldest_message() -> None:
+    """RocketMQ 4.8 answers with the time since 1970 for a queue in which the group has no offset."""
+    now_ms = 1_795_701_600_000
+    rows = [
+        {"delayTime": 2500, "minTimeStamp": now_ms - 9000},
+        {"delayTime": now_ms + 1, "minTimeStamp": now_ms - 9000},
+        {"delayTime": now_ms + 1, "minTimeStamp": -1},
+        {"delayTime": 0, "minTimeStamp": now_ms - 9000},
+    ]
+    queues = [{"brokerName": "b", "queueId": number, "topic": "T"} for number in range(len(rows))]
+    body = {"consumeTimeSpanSet": [row | {"messageQueue": queue} for row, queue in zip(rows, queues, strict=True)]}
+    place = Place("c", "b", 0, "127.0.0.1:1")
+    found = await ages_of_lag(Answer(body), place, "g", "T")  # type: ignore[arg-type]
+    assert found == {Queue("T", "b", 0): 2.5, Queue("T", "b", 1): 9.0}

@@ -16,13 +16,15 @@ from tallystick.client import (
     Message,
     NoAnswer,
     NotStored,
+    NotSupported,
     ProtocolError,
     Refused,
     SendStatus,
     Timeout,
     Unknown,
 )
-from tallystick.client.wire.codes import RequestCode
+from tallystick.client.testing import Broker
+from tallystick.client.wire.codes import RequestCode, ResponseCode
 from tallystick.client.wire.command import Command
 from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.server import RemotingServer
@@ -291,3 +293,21 @@ async def test_errors_of_an_event_function_change_nothing() -> None:
 
     async with brokers([stored], on_event=broken) as (_, client):
         assert (await client.producer("g").send("T", b"x")).offset == 5
+
+
+async def test_a_server_that_is_not_a_name_server_is_passed_over() -> None:
+    async with Broker() as broker:
+        async with Client(f"{broker.address};{broker.nameserver}") as client:
+            for _ in range(4):  # whichever was asked first
+                assert (await client.ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO)).body
+        async with Client(broker.address) as client:
+            with pytest.raises(NotSupported):
+                await client.ask_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO)
+
+
+async def test_any_answer_of_a_server_is_returned_by_call() -> None:
+    async with Broker() as broker, Client(broker.nameserver) as client:
+        answer = await client.call(broker.address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": "Missing"})
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        with pytest.raises(ConnectionFailed):
+            await client.call("127.0.0.1:1", RequestCode.GET_TOPIC_STATS_INFO)

@@ -361,3 +361,23 @@ def test_refusals_have_a_kind(code: int, remark: str | None, kind: type[Refused]
 
 def test_unknown_names_the_message() -> None:
     assert Unknown("x", "KEY").unique_key == "KEY"
+
+
+@pytest.mark.parametrize("born", ["10.1.2.3", "fe80::1"])
+@pytest.mark.parametrize("store", ["127.0.0.1", "::1"])
+def test_a_message_has_the_hosts_of_its_client_and_of_its_broker(born: str, store: str) -> None:
+    record = Record(
+        topic="T",
+        queue_id=1,
+        queue_offset=2,
+        pos=3,
+        body=b"hello",
+        properties="",
+        born_timestamp_ms=4,
+        born_host=Host(born, 5),
+        store_timestamp_ms=6,
+        store_host=Host(store, 7),
+    )
+    (found,) = decode_stored(record.encode(), "b", Stored)
+    assert (str(found.born_host), str(found.store_host)) == (str(Host(born, 5)), str(Host(store, 7)))
+    assert found.is_sound and found.stored_body == b"hello"

@@ -4,11 +4,13 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tallystick.client.wire import fastjson
 from tallystick.client.wire.fastjson import (
     MAX_DEPTH,
     FastjsonError,
@@ -190,3 +192,46 @@ def find(value: object, name: str) -> list[dict[str, list[int]]]:
     if not isinstance(value, dict):
         return []
     return [value] * (name in value) + [found for inner in value.values() for found in find(inner, name)]
+
+
+# -- tables, quickly ---------------------------------------------------------------------------------------------------
+
+QUEUE_TEXT = '{"brokerName":"b","queueId":3,"topic":"T"}'
+
+
+def by_either(table: dict[Any, Any]) -> dict[Any, Any]:
+    """A table with its keys as numbers or queues, whatever their form is."""
+    try:
+        return fastjson.int_keys(table)
+    except ValueError:
+        return dict(fastjson.object_keys(table))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{0:14,1:3}",
+        "{-1:5}",
+        "{" + QUEUE_TEXT + ":5}",
+        "{" + QUEUE_TEXT + ':{"a":1},' + QUEUE_TEXT.replace("3", "4") + ':{"a":2}}',
+        '{"' + QUEUE_TEXT.replace('"', '\\"') + '":5}',
+        '{"0":5}',
+        "{{'brokerName':'b','queueId':3,'topic':'T'}:5}",  # only the slow reader knows this form
+        '{{"brokerName":"b\\"c","queueId":3,"topic":"T"}:5}',
+    ],
+)
+def test_tables_are_the_same_when_they_are_read_quickly(text: str) -> None:
+    assert by_either(fastjson.loads_tables(text.encode())) == by_either(fastjson.loads(text))
+
+
+@pytest.mark.parametrize("word", [",5:", "{7:", "{" + QUEUE_TEXT.replace('"', '\\"') + ":", "a,-1:b,2:c", '\\",5:\\"'])
+def test_what_looks_like_a_key_inside_a_text_stays(word: str) -> None:
+    text = '{0:"' + word + '","name ' + word + '":{1:2}}'
+    found, slow = fastjson.loads_tables(text.encode()), fastjson.loads(text)
+    (text_found, table), (text_slow, _) = found.values(), slow.values()
+    assert text_found == text_slow and by_either(table) == {1: 2}
+
+
+def test_tables_that_are_no_json_are_an_error() -> None:
+    with pytest.raises(FastjsonError):
+        fastjson.loads_tables(b"{0:")

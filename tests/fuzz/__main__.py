@@ -20,13 +20,14 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 WORK = ROOT / "build" / "fuzz"
 _LONGEST = 4096  # bytes of an input
 _STEP_S = 20
-"""An input that takes longer fails."""
+"""An input that takes longer fails, in seconds of the clock: a machine with other load needs a larger value."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__.partition("\n")[0])
     parser.add_argument("target", nargs="?", default="", help="a name of tests/fuzz/targets.py; all of them without it")
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
+    parser.add_argument("--step", type=int, default=_STEP_S, help="seconds after which an input fails (%(default)s)")
     parser.add_argument("--merge", action="store_true", help="write the corpus of the repository")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options, rest = parser.parse_known_args()
@@ -46,19 +47,19 @@ def main() -> int:
     if unknown := set(names) - TARGETS.keys():
         print(f"no target {unknown.pop()!r}; there are {', '.join(sorted(TARGETS))}", file=sys.stderr)
         return 2
-    return max(_run(name, CORPUS / name, options.seconds, merge=options.merge) for name in names)
+    return max(_run(name, CORPUS / name, options) for name in names)
 
 
-def _run(name: str, corpus: Path, seconds: int, *, merge: bool) -> int:
+def _run(name: str, corpus: Path, options: argparse.Namespace) -> int:
     """One target in a separate process: libFuzzer ends the process at a failure."""
     found = WORK / name
     found.mkdir(parents=True, exist_ok=True)
     corpus.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "fuzz", name, "--inside", f"-max_len={_LONGEST}"]
-    if merge:
+    if options.merge:
         command += ["-merge=1", str(corpus), str(found)]
     else:
-        command += [f"-max_total_time={seconds}", f"-timeout={_STEP_S}", "-print_final_stats=1"]
+        command += [f"-max_total_time={options.seconds}", f"-timeout={options.step}", "-print_final_stats=1"]
         command += [f"-artifact_prefix={WORK}/{name}-", str(found), str(corpus)]
     log = WORK / f"{name}.log"
     with log.open("w") as output:

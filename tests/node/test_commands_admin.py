@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
+import signal
 import stat
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +18,9 @@ import pytest
 import yaml
 from tally_process import TallyProcess
 
+from tallystick.admin.models import Problem
 from tallystick.node.cli import main
+from tallystick.node.commands.output import report_problems
 from tallystick.node.commands.report import without_secrets
 
 pytestmark = pytest.mark.process
@@ -187,6 +192,52 @@ def test_a_measurement_leaves_nothing(shell: Shell) -> None:
     assert "tally-bench" not in shell("topic", "list", "--system") + shell("consumer", "list")
 
 
+def test_problems_with_one_reason_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    problems = [Problem("b/0", "b/0: it is away"), Problem("b/1", "it  is\naway"), Problem("c/0", "another")]
+    assert report_problems(problems) == 1 and report_problems([]) == 0
+    assert capsys.readouterr().err == "tally: b/0 and 1 more: it is away\ntally: c/0: another\n"
+
+
+def test_a_figure_is_shown_again_until_ctrl_c(process: TallyProcess) -> None:
+    command = [sys.executable, "-m", "tallystick.node.cli", "broker", "list", "--watch", "1", "-n", process.nameserver]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        shown = [running.stdout.readline() for _ in range(4)]
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 130
+    assert shown[0] == shown[2] and "broker-a" in shown[1] and "broker-a" in shown[3]
+
+
+def test_the_screen_of_figures_is_live_at_a_terminal(process: TallyProcess) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "tallystick.node.cli", "top", "-n", process.nameserver]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL) as running:
+        os.close(theirs)
+        shown = b""
+        while shown.count(b"\x1b[H\x1b[2J") < 2:  # it is drawn twice
+            shown += os.read(ours, 4096)
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 130
+    os.close(ours)
+    assert b"disk used" in shown and process.places["broker"].encode() in shown
+
+
+@pytest.mark.parametrize(("answer", "code", "is_left"), [("n", 2, True), ("", 2, True), ("y", 0, False)])
+def test_a_change_is_confirmed_at_a_terminal(
+    process: TallyProcess, shell: Shell, answer: str, code: int, is_left: bool
+) -> None:
+    shell("topic", "create", "Confirmed")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "tallystick.node.cli", "topic", "delete", "Confirmed", "-n", process.nameserver]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        os.write(ours, f"{answer}\n".encode())
+        _, said = running.communicate(timeout=60)
+    os.close(ours)
+    os.close(theirs)
+    assert running.returncode == code and "planned" in said and "Change this? [y/N]" in said
+    assert ("Confirmed" in shell("topic", "list")) is is_left
+
+
 # --- contexts ---
 
 
@@ -237,7 +288,7 @@ def test_a_report_has_no_secrets(shell: Shell, tmp_path: Path) -> None:
     assert shell("report", "--file", str(path)) == f"{path}\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with tarfile.open(path) as archive:
-        texts = {name: archive.extractfile(name).read().decode() for name in archive.getnames()}  # type: ignore[union-attr]
+        texts = {name: archive.extractfile(name).read().decode() for name in archive.getnames()}
     assert {"tally-report/clusters.json", "tally-report/settings.json", "tally-report/topics.json"} <= texts.keys()
     assert "Reported" in texts["tally-report/topics.json"]
     assert "a body that is private" not in "".join(texts.values())

@@ -116,6 +116,28 @@ def test_credentials_come_from_the_environment_and_are_never_shown(
         S3Output(place.place, s3.endpoint, "elsewhere-1").names()
 
 
+def test_credentials_come_from_a_folder_of_files_and_may_change(
+    s3: S3Lab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As a mounted Secret has them: no variable contains a secret."""
+    uri = s3.output().place
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        (tmp_path / name).write_text(os.environ[name] + "\n")
+        monkeypatch.delenv(name)
+    (tmp_path / "AWS_ENDPOINT_URL").write_text(s3.endpoint)
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    monkeypatch.setenv("TALLYSTICK_OUTPUT_S3_SETTINGS", str(tmp_path))
+    found = output_at(uri)
+    found.write("file", b"x")
+    assert found.read("file") == b"x"
+    right = (tmp_path / "AWS_SECRET_ACCESS_KEY").read_text()
+    (tmp_path / "AWS_SECRET_ACCESS_KEY").write_text("")
+    with pytest.raises(OutputError, match="AWS_SECRET_ACCESS_KEY"):
+        found.read("file")
+    (tmp_path / "AWS_SECRET_ACCESS_KEY").write_text(right)
+    assert found.read("file") == b"x"
+
+
 def test_a_bucket_whose_root_is_the_output(s3: S3Lab) -> None:
     place = S3Output(f"s3://{s3.make_bucket()}/", s3.endpoint)
     place.write("a/b", b"x")

@@ -263,9 +263,13 @@ def test_the_output_is_the_drivers_and_the_workers_if_it_is_shared(shared: bool)
     assert ("out" in volumes(worker)) is shared
 
 
-def test_credentials_of_an_object_store_are_for_pods_alone() -> None:
+def test_credentials_of_an_object_store_are_files_of_pods() -> None:
     for pod in made(job(job="export", output={"s3": {"uri": "s3://lake/x", "secretName": "keys"}})):
-        assert pod["spec"]["containers"][0]["envFrom"] == [{"secretRef": {"name": "keys"}}]
+        container = pod["spec"]["containers"][0]
+        assert "envFrom" not in container
+        (folder,) = [each["value"] for each in container["env"] if each["name"] == "TALLYSTICK_OUTPUT_S3_SETTINGS"]
+        assert volumes(pod)["output-s3"]["secret"] == {"secretName": "keys", "defaultMode": 0o444}
+        assert {"name": "output-s3", "mountPath": folder, "readOnly": True} in container["volumeMounts"]
 
 
 def test_memory_beside_the_heap() -> None:
