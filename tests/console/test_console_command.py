@@ -72,7 +72,7 @@ def test_the_console_of_another_process(tmp_path: Path) -> None:
 def test_a_console_that_others_could_use_needs_a_token(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     (tmp_path / "FILE").write_text("accessKey: a-name\nsecretKey: a-secret\n")
     shown = tally("console", "--port", "0", *arguments, cwd=tmp_path)
-    assert (shown.returncode, shown.stdout) == (2, "") and "--token-file is required" in shown.stderr
+    assert (shown.returncode, shown.stdout) == (2, "") and "--token-file: is required" in shown.stderr
 
 
 def test_users_of_a_node_with_access_control(tmp_path: Path) -> None:
