@@ -90,8 +90,8 @@ def test_users_of_a_node_with_access_control(tmp_path: Path) -> None:
         assert ask(f"{url}/clusters", **cookie)[1][0]["brokers"][0]["reachable"]
         assert ask(f"{url}/topics/Orders/messages", {"text": "x"}, "POST", **cookie)[0] == 201
         assert ask(f"{url}/topics/Orders", {"perm": 4}, "PUT", **cookie)[0] == 403
-        options = ("--nameserver", node.nameserver, "--credentials", str(credentials), "--token-file", str(tokens))
-        with console(tmp_path, *options) as other:
+        named = ("--nameserver", node.nameserver, "--credentials", str(credentials), "--token-file", str(tokens))
+        with console(tmp_path, *named) as other:
             assert ask(f"{other}/clusters")[0] == 401
             found = ask(f"{other}/clusters", Authorization=f"Bearer {TOKEN}")
             assert found[0] == 200 and found[1][0]["brokers"][0]["reachable"]

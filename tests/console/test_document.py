@@ -101,7 +101,8 @@ def example(kind: Any) -> Any:
         return next(iter(kind))
     if dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
-        return kind(**{each.name: example(hints[each.name]) for each in dataclasses.fields(kind)})
+        made: Any = kind
+        return made(**{each.name: example(hints[each.name]) for each in dataclasses.fields(kind)})
     return {str: "text", int: 1, float: 1.5, bool: True}[kind]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from console_lab import ConsoleLab, until
 
-from tallystick.client import Client, Start
+from tallystick.client import Client, Consumer, Start
 from tallystick.console.api import interface, receiving
 from tallystick.console.app import CONSOLE
 
@@ -78,7 +78,8 @@ async def test_many_messages_keep_their_order(lab: ConsoleLab) -> None:
     assert [each["offset"] for each in results] == list(range(200))
     assert len({(each["broker"], each["queue"]) for each in results}) == 1
     queue = f"/topics/Orders/queues/{results[0]['broker']}/{results[0]['queue']}/messages"
-    offset, texts = 0, []
+    offset = 0
+    texts: list[str] = []
     while len(texts) < 200:
         part = await lab.get(queue, query={"offset": offset, "limit": 32})
         texts += [each["text"] for each in part["items"]]
@@ -264,7 +265,7 @@ async def test_consumers_are_bounded_and_end_when_they_are_idle(
     await receivers.sweep()
     assert len(receivers) == 0
     assert await receive(lab, "second", waitSeconds=20)
-    assert [each.group for each in receivers._client._owns if hasattr(each, "topic")] == ["second"], "none is left"
+    assert [each.group for each in receivers._client._owns if isinstance(each, Consumer)] == ["second"], "none is left"
 
 
 async def test_a_consumer_holds_a_bounded_number_of_messages(lab: ConsoleLab, monkeypatch: pytest.MonkeyPatch) -> None:

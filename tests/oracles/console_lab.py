@@ -89,13 +89,14 @@ class ConsoleLab:
             credentials = folder / "tools.yml"
             credentials.write_text(f"accessKey: {NODE[0]}\nsecretKey: {NODE[1]}\n")
             settings |= {"aclEnable": True, "aclFile": str(self.acl_file), "aclCredentialsFile": str(credentials)}
-        more = dict(http or {})
+        more: dict[str, Any] = dict(http or {})
         if tokens:
             self.token_file = folder / "tokens"
             self.token_file.write_text(TOKEN + "\n")
             more["adminTokenFile"] = str(self.token_file)
         self.broker = Broker(folder / "broker", **settings)
-        self._http = HttpSettings(**{"host": HERE, "port": 0} | more)
+        chosen: dict[str, Any] = {"host": HERE, "port": 0} | more
+        self._http = HttpSettings(**chosen)
         self.port = 0
         self.server: HttpServer
         self._session: aiohttp.ClientSession
