@@ -209,6 +209,10 @@ fuzz: $(VENV)/.dev ## inputs of strangers that reach new code, target by target:
 	$(BIN)/python -m pip install --quiet 'atheris>=3,<4'
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(TARGET) --seconds $(or $(SECONDS),60) $(if $(MERGE),--merge)
 
+.PHONY: fuzz-rest
+fuzz-rest: $(VENV)/.dev ## requests to the REST interface of a node, drawn from its OpenAPI document: EXAMPLES=200
+	EXAMPLES=$(or $(EXAMPLES),200) $(BIN)/python -m pytest -q tests/console/test_rest_fuzz.py
+
 .PHONY: acl-decisions
 acl-decisions: build ## decisions of access control, compared with those of RocketMQ 4.8.0 and 5.5.0: ROUNDS=20 SEED=1
 	$(BIN)/python e2e/acl_decisions.py --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1)
@@ -232,6 +236,10 @@ crash: build ## kill -9 in the middle of a load, read back by RocketMQ: ROUNDS=2
 client-lab: build ## the Python client with Java clients in its groups, under kills: SYSTEM=node|group|rocketmq KILLS=2 ONLY=load TLS=1 ACL=1
 	$(BIN)/python e2e/client_lab.py --version $(or $(PEER_VERSION),4.8.0) --kills $(or $(KILLS),2) --seed $(or $(SEED),1) \
 		$(if $(SYSTEM),--system $(SYSTEM)) $(if $(ONLY),--only $(ONLY)) $(if $(TLS),--tls) $(if $(ACL),--acl)
+
+.PHONY: admin-lab
+admin-lab: build ## the admin core against our node, our group and RocketMQ, compared with mqadmin: SYSTEM=node|group|rocketmq
+	$(BIN)/python e2e/admin_lab.py --version $(or $(PEER_VERSION),4.8.0) $(if $(SYSTEM),--system $(SYSTEM))
 
 .PHONY: admin-lab
 admin-lab: build ## the admin core against our node, our group and RocketMQ, compared with mqadmin: SYSTEM=node|group|rocketmq

@@ -22,6 +22,7 @@ from tallystick.node.commands import (
     clusters,
     completion,
     config,
+    console,
     consumers,
     contexts,
     dead_letters,
@@ -161,7 +162,7 @@ def _parser() -> CommandParser:
 
     for module in (
         *(clusters, raft, topics, consumers, message, offsets, dead_letters, messages, config, top, bench),
-        *(contexts, report),
+        *(contexts, report, console),
         *(store, backup, group, promote, migrate),
     ):
         module.add_parsers(commands)
