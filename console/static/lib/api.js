@@ -1,0 +1,137 @@
+// The REST interface. Each function is one request; a failure is an `ApiError` with the server's words.
+
+const BASE = new URL("api/v1/", document.baseURI);
+const PAGE = 500;
+const listeners = new Set();
+
+/** Why a request failed. `status` 0: the server did not answer. */
+export class ApiError extends Error {
+  constructor(status, title, detail, problem = {}) {
+    super(detail || title);
+    this.status = status;
+    this.title = title;
+    this.problem = problem;
+  }
+}
+
+/** Calls `listener` when the server asks for a log-in. Returns a function that ends it. */
+export function onUnauthorized(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+const path = (...parts) => parts.map(encodeURIComponent).join("/");
+
+export function urlOf(name, query = {}) {
+  const url = new URL(name, BASE);
+  for (const [key, value] of Object.entries(query)) {
+    if (value !== undefined && value !== null && value !== "" && value !== false) url.searchParams.set(key, value);
+  }
+  return url;
+}
+
+async function errorOf(response) {
+  const problem = await response.json().catch(() => ({}));
+  const title = problem.title || response.statusText || `HTTP ${response.status}`;
+  return new ApiError(response.status, title, problem.detail || problem.error, problem);
+}
+
+async function call(method, name, { query, body, etag, signal, timeout = 30000 } = {}) {
+  const limit = AbortSignal.timeout(timeout);
+  const headers = { Accept: "application/json" };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (etag) headers["If-Match"] = etag;
+  let response;
+  try {
+    response = await fetch(urlOf(name, query), {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal: signal ? AbortSignal.any([signal, limit]) : limit,
+      credentials: "same-origin",
+      cache: "no-store",
+    });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    if (limit.aborted) throw new ApiError(0, "No answer", `The server did not answer within ${timeout / 1000} seconds.`);
+    throw new ApiError(0, "No connection", "The console cannot reach the server.");
+  }
+  if (!response.ok) {
+    const error = await errorOf(response);
+    if (response.status === 401 && name !== "session") listeners.forEach((each) => each(error));
+    throw error;
+  }
+  if (response.status === 204) return null;
+  const data = await response.json();
+  const tag = response.headers.get("ETag");
+  return tag && data && typeof data === "object" && !Array.isArray(data) ? { ...data, etag: data.etag || tag } : data;
+}
+
+/** A list, whether the server sends it bare or as a page. */
+export const itemsOf = (data) => (Array.isArray(data) ? data : (data?.items ?? []));
+
+/** Reads all parts of a list, up to `limit` items. `more`: there are further ones. */
+async function all(name, query, { signal, limit = 5000 } = {}) {
+  const items = [];
+  let cursor;
+  do {
+    const page = await call("GET", name, { query: { ...query, cursor, limit: Math.min(PAGE, limit) }, signal });
+    items.push(...itemsOf(page));
+    cursor = Array.isArray(page) ? null : page.cursor;
+  } while (cursor && items.length < limit);
+  return { items, more: Boolean(cursor) };
+}
+
+const get = (name, query, signal) => call("GET", name, { query, signal });
+const changes = (dryRun) => (dryRun ? { dryRun: true } : {});
+
+export const api = {
+  me: () => get("me"),
+  logIn: (user, password) => call("POST", "session", { body: { user, password } }),
+  logOut: () => call("DELETE", "session"),
+
+  clusters: (signal) => get("clusters", {}, signal).then(itemsOf),
+  figures: (signal) => get("figures", {}, signal),
+  raftGroups: (signal) => get("raft-groups", {}, signal).then(itemsOf),
+  allowWrites: (name, allowed, dryRun) =>
+    call("POST", path("brokers", name, "write-permission"), { query: changes(dryRun), body: { allowed } }),
+  transferLeader: (group, member, dryRun) =>
+    call("POST", path("raft-groups", group, "leader"), { query: changes(dryRun), body: { member } }),
+  addMember: (group, member, learner, dryRun) =>
+    call("POST", path("raft-groups", group, "members"), { query: changes(dryRun), body: { member, learner } }),
+  removeMember: (group, member, dryRun) =>
+    call("DELETE", path("raft-groups", group, "members", member), { query: changes(dryRun) }),
+
+  topics: ({ system, search, limit } = {}, signal) => all("topics", { system: system || undefined, search }, { signal, limit }),
+  topic: (name, signal) => get(path("topics", name), {}, signal),
+  putTopic: (name, config, etag, dryRun) => call("PUT", path("topics", name), { query: changes(dryRun), body: config, etag }),
+  deleteTopic: (name, etag, dryRun) => call("DELETE", path("topics", name), { query: changes(dryRun), etag }),
+  send: (topic, message) => call("POST", path("topics", topic, "messages"), { body: message }),
+
+  groups: ({ system, search, limit } = {}, signal) => all("consumer-groups", { system: system || undefined, search }, { signal, limit }),
+  group: (name, signal) => get(path("consumer-groups", name), {}, signal),
+  putGroup: (name, config, etag, dryRun) =>
+    call("PUT", path("consumer-groups", name), { query: changes(dryRun), body: config, etag }),
+  deleteGroup: (name, etag, dryRun) => call("DELETE", path("consumer-groups", name), { query: changes(dryRun), etag }),
+  resetOffsets: (group, body, dryRun) =>
+    call("POST", path("consumer-groups", group, "offsets", "reset"), { query: changes(dryRun), body }),
+  cloneOffsets: (group, body, dryRun) =>
+    call("POST", path("consumer-groups", group, "offsets", "clone"), { query: changes(dryRun), body }),
+
+  messages: (topic, query, signal) => get(path("topics", topic, "messages"), query, signal),
+  message: (id, signal) => get(path("messages", id), {}, signal),
+  trace: (id, signal) => get(path("messages", id, "trace"), {}, signal).then(itemsOf),
+  consumers: (id, signal) => get(path("messages", id, "consumers"), {}, signal).then(itemsOf),
+  resend: (id, group, clientId, dryRun) =>
+    call("POST", path("messages", id, "resend"), { query: changes(dryRun), body: { group, clientId: clientId || null } }),
+
+  deadLetterGroups: (signal) => get("dead-letters", {}, signal).then(itemsOf),
+  deadLetters: (group, query, signal) => get(path("dead-letters", group), query, signal),
+  resendDeadLetters: (group, ids, dryRun) =>
+    call("POST", path("dead-letters", group, "resend"), { query: changes(dryRun), body: { ids } }),
+
+  settings: (cluster, signal) => get("settings", { cluster }, signal).then(itemsOf),
+  setSettings: (address, values, dryRun) =>
+    call("PATCH", path("brokers", address, "settings"), { query: changes(dryRun), body: values }),
+  audit: (query, signal) => get("audit", query, signal),
+};
