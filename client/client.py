@@ -107,7 +107,13 @@ class Client:
 
     def pull(self, topic: str, *, group: str | None = None, where: Filter = ALL) -> PullConsumer:
         """Returns a consumer for an application that keeps its offsets. `group`: for `committed` and `commit`."""
-        return self._owned(PullConsumer(self._session, topic, group=group, where=where))
+        return PullConsumer(self._session, topic, group=group, where=where)
+
+    async def release(self, made: Producer | TransactionalProducer | Consumer) -> None:
+        """Closes a producer or a consumer that is not needed any longer, and forgets it. A client that lives long and
+        makes many of them needs this."""
+        await made.close()
+        self._owns = [each for each in self._owns if each is not made]
 
     def _owned(self, made: Owned) -> Owned:
         self._owns.append(made)

@@ -14,26 +14,31 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
 import uvloop
 
+from tallystick.node.access.opening import read_credentials
+from tallystick.node.access.policies import Rules
 from tallystick.node.broker.broker import Broker
 from tallystick.node.broker.group.group_role import BrokerGroup
 from tallystick.node.core import logs, service_manager
 from tallystick.node.core.addresses import wait_for_address
 from tallystick.node.core.configuration import Settings
+from tallystick.node.core.settings import HttpSettings
 from tallystick.node.core.starting import WAITING, StartProgress, StartStoppedError
 from tallystick.node.http.admin_api import AdminView
+from tallystick.node.http.console import ConsoleView
 from tallystick.node.http.metrics import BrokerMetrics
 from tallystick.node.http.node_api import ProcessClock, broker_json, nameserver_json
 from tallystick.node.http.process_metrics import MemoryMetrics, NameServerMetrics, TlsMetrics
 from tallystick.node.http.server import HttpServer, Probes
 from tallystick.node.nameserver.server import NameServer
 from tallystick.node.tls.process import ProcessTls
+from tallystick.node.tls.settings import TlsMode
 from tallystick.store import memory_budget
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.formats.message import Host
@@ -78,6 +83,7 @@ class _Process:
         self._memory_metrics = MemoryMetrics(memory_budget.PROCESS)
         self._tls = ProcessTls(settings.tls)
         self._tls_metrics = TlsMetrics(self._tls)
+        self._nameservers = ""
         self._again = False
         self.exit_status = 0
 
@@ -94,7 +100,7 @@ class _Process:
             if settings.http.port >= 0:
                 probes = Probes(self._unhealthy, self._unready, self._metrics_text)
                 admin = AdminView(lambda: self._broker, self._absent, self._node)
-                http = HttpServer(settings.http, probes, self._group, admin, self._tls)
+                http = HttpServer(settings.http, probes, self._group, admin, self._tls, self._console(settings))
                 places["http"] = self._http = Host(settings.http.host, await http.start())
                 stack.push_async_callback(http.stop)
             if with_nameserver:
@@ -106,6 +112,7 @@ class _Process:
                 self._nameserver, self._nameserver_metrics = nameserver, NameServerMetrics(nameserver)
                 stack.push_async_callback(_timed, "name server", nameserver.stop)
                 settings = _registered_with(places["name server"], settings)
+            self._nameservers = settings.broker.namesrvAddr if with_broker else str(places["name server"])
             if with_broker:
                 self._progress.enter(WAITING)
                 broker = settings.broker
@@ -124,6 +131,8 @@ class _Process:
             if not self._stop.is_set():  # a signal may have come while the store was recovered
                 named = ", ".join(f"{name} {places[name]}" for name in _ORDER if name in places)
                 print(f"tally is ready in {time.perf_counter() - self._begin:.2f} s: {named}", flush=True)
+                if self._http is not None and settings.http.console:
+                    print(f"console {console_url(self._http, settings.http)}", flush=True)
                 service_manager.notify(service_manager.READY)
                 await self._stop.wait()
                 while self._again:
@@ -203,6 +212,21 @@ class _Process:
             )
         return nameserver_json(self._nameserver, self._clock, self._tls, stopping=stopping)
 
+    def _console(self, settings: Settings) -> ConsoleView:
+        file = settings.broker.aclCredentialsFile
+        known = read_credentials("aclCredentialsFile", file) if file else None
+        return ConsoleView(lambda: self._nameservers, lambda: known, self._tls.client_context, self._rules)
+
+    def _rules(self) -> Mapping[str, Rules] | None:
+        """The users of access control. A process that is starting has none, and admits none."""
+        if self._with_broker:
+            if self._broker is not None:
+                access = self._broker.access
+                return None if access is None else access.control.accounts.rules
+            return {} if self._settings.broker.aclEnable else None
+        control = None if self._nameserver is None else self._nameserver.access
+        return {} if control is None and self._settings.nameserver.aclEnable else control and control.accounts.rules
+
     def _unhealthy(self) -> str | None:
         failure = self._broker.failure() if self._broker is not None else None
         return failure and f"the process must be restarted: {failure}"
@@ -219,6 +243,13 @@ def _registered_with(nameserver: Host, settings: Settings) -> Settings:
     loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
     near = Host(loopback.get(nameserver.ip, nameserver.ip), nameserver.port)
     return replace(settings, broker=replace(settings.broker, namesrvAddr=str(near)))
+
+
+def console_url(http: Host, settings: HttpSettings) -> str:
+    """Returns where a browser on this machine finds the console."""
+    near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(http.ip, http.ip)
+    scheme = "https" if settings.tlsMode is TlsMode.enforcing else "http"
+    return f"{scheme}://{Host(near, http.port)}/"
 
 
 def _reached_at(http: Host | None, advertised: Host) -> Host | None:

@@ -192,14 +192,13 @@ class Connections:
         options: dict[str, Any] = {}
         if self._tls is not None:
             options = {"ssl": self._tls, "server_hostname": host, "ssl_handshake_timeout": self._connect_timeout_s}
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, asyncio.BaseEventLoop):  # uvloop's cannot try a second address meanwhile
+            options["happy_eyeballs_delay"] = 0.25
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                _, link = await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(address, self._serve, self._lost),
-                    host,
-                    port,
-                    happy_eyeballs_delay=0.25,
-                    **options,
+                _, link = await loop.create_connection(
+                    lambda: Connection(address, self._serve, self._lost), host, port, **options
                 )
         except TimeoutError:
             raise self._failed(address, f"no connection within {self._connect_timeout_s:g} s") from None

@@ -723,6 +723,11 @@ class HttpSettings:
         own=True,
         operator=True,
     )
+    console: bool = setting(
+        True,
+        "Serve the console at `/`, and the REST interface of the cluster at `/api/v1`. See [rest.md](rest.md).",
+        own=True,
+    )
     tlsMode: TlsMode = setting(
         TlsMode.disabled,
         "What the port accepts, as `tls.server.mode`: with the same certificate. RocketMQ has no such port, and probes "

@@ -24,7 +24,7 @@ from aiohttp import web
 
 from tallystick.node.core.admin_token import TokenFile
 from tallystick.node.core.settings import HttpSettings, is_loopback
-from tallystick.node.http.json_api import failed
+from tallystick.node.http.json_api import failed, refused
 from tallystick.node.http.store_files_api import PATH as STORE_PATH
 
 OPEN = ("/healthz", "/readyz", "/metrics")
@@ -61,12 +61,16 @@ class Authentication:
     ) -> None:
         self._tokens, self._read_tokens = tokens, read_tokens
         self._is_closed = is_closed(settings)
-        self._hosts = own_hosts() | {name.strip().lower() for name in settings.allowedHosts.split(",") if name.strip()}
-        self._failures = Failures(now_s)
+        self._hosts = known_hosts(settings)
+        self.failures = Failures(now_s)
+        """Wrong tokens and passwords."""
+        self.decides_itself: Callable[[str], bool] = lambda _: False
+        """Whether the handler of a path decides who may use it: see `console.py`."""
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        refusal = None if request.path in OPEN else self._refusal(request)
+        is_open = request.path in OPEN or self.decides_itself(request.path)
+        refusal = None if is_open else self._refusal(request)
         return await handler(request) if refusal is None else refusal
 
     def _refusal(self, request: web.Request) -> web.Response | None:
@@ -88,7 +92,7 @@ class Authentication:
         self, request: web.Request, asked: list[TokenFile], given: str | None, reads: bool
     ) -> web.Response | None:
         remote = request.remote or ""
-        if given is not None and (wait_s := self._failures.wait_s(remote)):
+        if given is not None and (wait_s := self.failures.wait_s(remote)):
             answer = failed(429, f"{FAILURES} wrong tokens came from {remote}: retry in {wait_s} s")
             answer.headers["Retry-After"] = str(wait_s)
             return answer
@@ -97,7 +101,7 @@ class Authentication:
         if self._read_tokens is not None and not reads and self._read_tokens.admits(given):
             return failed(403, f"this token is only valid for {STORE_PATH}")
         if given is not None:
-            self._failures.add(remote)
+            self.failures.add(remote)
         refusal = failed(401, "a valid token is required: Authorization: Bearer ...")
         refusal.headers["WWW-Authenticate"] = "Bearer"
         return refusal
@@ -140,15 +144,22 @@ def foreign(request: web.Request, hosts: frozenset[str] | set[str]) -> str:
 
     `hosts`: names of this machine, in lower case.
     """
+    if reason := cross_site(request):
+        return reason
+    name = host_name(request.headers.get("Host", ""))
+    if not is_private(name) and name not in hosts:
+        return f"{name or 'an empty Host'} is not a name of this machine: add it to http.allowedHosts"
+    return ""
+
+
+def cross_site(request: web.Request) -> str:
+    """Returns why a page of another site sent the request, as its browser says; empty: none did."""
     site = request.headers.get("Sec-Fetch-Site", "none")
     if site not in ("none", "same-origin"):
         return f"a page of another site sent the request (Sec-Fetch-Site: {site})"
     origin, host = request.headers.get("Origin"), request.headers.get("Host", "")
     if origin is not None and _netloc(origin) != host.lower():
         return f"a page of another origin sent the request (Origin: {origin})"
-    name = host_name(host)
-    if not is_private(name) and name not in hosts:
-        return f"{name or 'an empty Host'} is not a name of this machine: add it to http.allowedHosts"
     return ""
 
 
@@ -179,6 +190,11 @@ def is_private(name: str) -> bool:
     return True
 
 
+def known_hosts(settings: HttpSettings) -> set[str]:
+    """Returns the names of this machine for requests without a token, in lower case."""
+    return own_hosts() | {name.strip().lower() for name in settings.allowedHosts.split(",") if name.strip()}
+
+
 def own_hosts() -> set[str]:
     """Returns the names of this machine that it knows without asking a DNS server."""
     return {socket.gethostname().lower()}
@@ -188,7 +204,8 @@ def own_hosts() -> set[str]:
 async def json_bodies(request: web.Request, handler: _Handler) -> web.StreamResponse:
     """Requires JSON as the body: a page cannot send it to another site unless that site agrees."""
     if request.body_exists and request.content_type != "application/json":
-        return failed(415, f"the body must have the header Content-Type: application/json, not {request.content_type}")
+        reason = f"the body must have the header Content-Type: application/json, not {request.content_type}"
+        return refused(request, 415, reason)
     return await handler(request)
 
 

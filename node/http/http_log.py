@@ -2,7 +2,7 @@
 
     {"result": "allowed", "by": "token", "from": "10.0.0.7", "request": "POST /topics", "status": 201, "left_out": 0}
 
-`by` is `token`, or `address` on a port without tokens. A request that was served and failed has the result `failed`. It
+`by` is `token`, or `address` on a port without tokens; of the console also `session` or `password`, with `user`. A request that was served and failed has the result `failed`. It
 is a line of the logger `tallystick.access`, with the bounds of `AccessLog`. Queries, bodies and tokens are never in it.
 """
 
@@ -36,9 +36,11 @@ class HttpLog:
             "request": f"{request.method} {request.path}"[:LONGEST],
             "status": status,
         }
+        if (user := request.get("user")) is not None:
+            about["user"] = str(user)[:LONGEST]
         if status in _REFUSED:
             self._log.write("http denied", logging.WARNING, {"result": "denied", **about})
         elif request.method not in _READS:
             result = "allowed" if status < 400 else "failed"
-            self._log.write("http changes", logging.INFO, {"result": result, "by": self._by, **about}, is_change=True)
+            self._log.write("http changes", logging.INFO, {"result": result, "by": request.get("by", self._by), **about}, is_change=True)
         return response

@@ -6,9 +6,12 @@ A failure is {"error": "...", "leader": 1 or null}, with further fields of the r
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
+
+from tallystick.console.api.problems import is_of_interface, problem_of_status
 
 
 class ApiError(Exception):
@@ -23,6 +26,17 @@ class ApiError(Exception):
 def failed(status: int, reason: str, leader: int | None = None, **more: Any) -> web.Response:
     """A failure in the form of all routes."""
     return web.json_response({"error": reason, "leader": leader, **more}, status=status)
+
+
+def refused(
+    request: web.Request, status: int, reason: str, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    """A failure before a route gets the request, in the form that its path has."""
+    if is_of_interface(request.path):
+        return problem_of_status(status, reason, dict(headers or {})).response()
+    answer = failed(status, reason)
+    answer.headers.update(headers or {})
+    return answer
 
 
 async def json_of(request: web.Request) -> Any:

@@ -11,6 +11,7 @@
     /topics           see `topics_api.py`
     /consumergroups   see `consumer_groups_api.py`
     /store            the store's files, for jobs that read them; see `store_files_api.py`
+    /api/v1           the REST interface of the whole cluster, and at / the console; see `console.py`
 
 `authentication.py` decides who may use the routes: with `adminTokenFile`, all but the first three require a token. A
 token of `readTokenFile` opens only `/store`; with such a file `/store` requires a token in any case. Without
@@ -38,10 +39,11 @@ from tallystick.node.core.admin_token import TokenFile
 from tallystick.node.core.settings import HttpSettings
 from tallystick.node.http.admin_api import MAX_BODY_BYTES, AdminView, table_routes
 from tallystick.node.http.authentication import Authentication, add_headers, is_closed, json_bodies
+from tallystick.node.http.console import ConsoleView, make_console
 from tallystick.node.http.consumer_groups_api import ConsumerGroupsApi
 from tallystick.node.http.group_api import group_routes
 from tallystick.node.http.http_log import HttpLog
-from tallystick.node.http.json_api import failed
+from tallystick.node.http.json_api import refused
 from tallystick.node.http.limits import BODY_S, Guards
 from tallystick.node.http.log_api import log_routes
 from tallystick.node.http.migration_api import migration_routes
@@ -92,11 +94,12 @@ def application(
     admin: AdminView | None = None,
     settings: HttpSettings = HttpSettings(),  # noqa: B008 -- frozen
     under_way: UnderWay = lambda _: nullcontext(),
+    console: ConsoleView | None = None,
 ) -> web.Application:
     """The routes, for a server or a test client. `admin` None: only the group can be administered.
 
     OSError: a file of tokens cannot be read, or contains no token.
-    `under_way(protocol)`: a context in which a request of that connection is served.
+    `under_way(protocol)`: a context in which a request of that connection is served. `console` None: without it.
     """
 
     def answer(reason: str | None, bad: int) -> web.Response:
@@ -131,6 +134,10 @@ def application(
         app.add_routes(table_routes(ConsumerGroupsApi, admin))
         app.add_routes(users_routes(admin))
         StoreFilesApi(admin).add_to(app)
+    if console is not None and settings.console:
+        pages = make_console(console, settings, tokens, guard.failures)
+        guard.decides_itself = pages.covers
+        pages.add_to(app)
     return app
 
 
@@ -175,9 +182,9 @@ class _Bodies:
         if not request.body_exists:
             return await handler(request)
         if self._is_stopping:
-            return self._late()
+            return self._late(request)
         if self._count >= MAX_BODIES:
-            return failed(503, f"{MAX_BODIES} requests with a body are in progress: retry later")
+            return refused(request, 503, f"{MAX_BODIES} requests with a body are in progress: retry later")
         self._count += 1
         try:
             try:
@@ -188,15 +195,15 @@ class _Bodies:
                     finally:
                         self._arriving.discard(limit)
             except TimeoutError:
-                return self._late()
+                return self._late(request)
             return await handler(request)
         finally:
             self._count -= 1
 
-    def _late(self) -> web.Response:
+    def _late(self, request: web.Request) -> web.Response:
         if self._is_stopping:
-            return failed(503, "the process is stopping")
-        return failed(408, f"the body did not arrive within {BODY_S:g} s")
+            return refused(request, 503, "the process is stopping")
+        return refused(request, 408, f"the body did not arrive within {BODY_S:g} s")
 
     async def _stop(self, app: web.Application) -> None:
         self._is_stopping = True
@@ -212,7 +219,8 @@ async def _errors_as_json(request: web.Request, handler: _Handler) -> web.Stream
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        return failed(error.status, f"{request.method} {request.path}: {error.reason}")
+        allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+        return refused(request, error.status, f"{request.method} {request.path}: {error.reason}", allowed)
 
 
 def _token_file(path: str) -> TokenFile | None:
@@ -229,6 +237,7 @@ class HttpServer:
         group: Callable[[], BrokerGroup | None] = no_group,
         admin: AdminView | None = None,
         tls: ProcessTls | None = None,
+        console: ConsoleView | None = None,
     ) -> None:
         """Raises OSError if a file of tokens cannot be read, or contains no token. `tls` None: without TLS.
 
@@ -240,7 +249,7 @@ class HttpServer:
             if settings.tlsMode is TlsMode.enforcing:
                 tls.certificate.require()
             self._tls = tls.port(LimitedLog(_logger, time.monotonic), settings.tlsMode)
-        app = application(probes, group, admin, settings, self._under_way)
+        app = application(probes, group, admin, settings, self._under_way, console)
         self._runner = web.AppRunner(app, access_log=None, lingering_time=_LINGER_S, logger=peer_errors())
         self.guards: Guards | None = None
         """The guards of the connections; None before the start."""
