@@ -86,7 +86,7 @@ function Theme() {
 }
 
 function Who({ me, onLogOut }) {
-  if (!me.user) return html`<span class="who" title="The HTTP port needs no log-in here"><span class="badge plain">${me.role}</span></span>`;
+  if (!me.user) return html`<span class="who" title="This HTTP port needs no log-in"><span class="badge plain">${me.role}</span></span>`;
   return html`<span class="who"><${Icon} name="user" size=${16} /><span class="who-name">${me.user}</span><span class="badge plain">${me.role}</span>
     <button type="button" class="icon-button" aria-label="Log out" title="Log out" onClick=${onLogOut}><${Icon} name="logout" /></button></span>`;
 }
@@ -166,9 +166,9 @@ function App() {
     }
   };
   useEffect(() => {
-    const off = onUnauthorized(() => {
+    const off = onUnauthorized((failure) => {
       forgetAnswers();
-      setMe({ needed: true });
+      setMe({ needed: true, methods: failure.problem.methods });
     });
     load();
     return off;
@@ -181,12 +181,12 @@ function App() {
       return;
     }
     forgetAnswers();
-    setMe({ needed: true });
+    load(); // the server answers with how to log in
   };
   let body;
   if (error) body = html`<main class="alone"><${Failure} error=${error} retry=${load} /></main>`;
   else if (!me) body = html`<main class="alone"><${Loading} rows=${4} /></main>`;
-  else if (me.needed) body = html`<${LogIn} onDone=${setMe} />`;
+  else if (me.needed) body = html`<${LogIn} methods=${me.methods || ["password"]} onDone=${setMe} />`;
   else body = html`<${Me.Provider} value=${me}><${Frame} me=${me} onLogOut=${logOut} /><//>`;
   return html`${body}<${Notices} />`;
 }

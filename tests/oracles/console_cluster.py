@@ -96,7 +96,7 @@ def raft_groups() -> list[RaftGroup]:
         }
         return RaftMember(**{**values, **rest})  # type: ignore[arg-type]
 
-    recovery = {"stage": "copying the log", "doneBytes": 3 << 30, "totalBytes": 8 << 30}
+    recovery = {"step": "checking the log", "seconds": 14.2, "doneBytes": 3 << 30, "totalBytes": 8 << 30}
     return [
         RaftGroup("orders-a", "shop", 12, 0, 88_120_442_880, [member(0, each) for each in range(3)]),
         RaftGroup(
@@ -139,11 +139,11 @@ def topics(number: int = 1000) -> dict[str, Topic]:
             agree=index != 4,
             messages=chance.randrange(200, 90_000_000 if busy else 90_000),
             rates=Rates(chance.uniform(20, 400), chance.uniform(50, 900)) if busy else Rates(),
-            etag=f'"{index}"',
+            etag=f"{index}",
             owner=f"Topic shop/{name}" if index % 9 == 0 else None,
         )
     for name in ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC", "TBW102", "rmq_sys_audit"):
-        found[name] = Topic(name, TopicKind.SYSTEM, ["shop"], {BROKERS[0]: _config(8, {})}, True, 120, etag='"s"')
+        found[name] = Topic(name, TopicKind.SYSTEM, ["shop"], {BROKERS[0]: _config(8, {})}, True, 120, etag="s")
     return found
 
 
@@ -180,7 +180,7 @@ def groups(number: int = 1000) -> dict[str, ConsumerGroup]:
             disagrees=index == 2,
             dead_letters=(34, 0, 7, 0)[index] if index < 4 else 0,
             configs={each: GroupConfig() for each in BROKERS},
-            etag=f'"g{index}"',
+            etag=f"g{index}",
             owner=f"ConsumerGroup shop/{name}" if index == 1 else None,
         )
     return found

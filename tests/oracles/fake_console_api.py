@@ -53,9 +53,9 @@ PROMISED_TOPIC = "orders-created"
 """Changes of this topic fail at one of its brokers."""
 
 
-def problem(status: int, title: str, detail: str) -> web.HTTPException:
+def problem(status: int, title: str, detail: str, **rest: Any) -> web.HTTPException:
     """Returns an answer of application/problem+json, to raise."""
-    body = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail})
+    body = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail, **rest})
     kind = type("Problem", (web.HTTPException,), {"status_code": status})
     error: web.HTTPException = kind(text=body, content_type="application/problem+json")
     return error
@@ -77,6 +77,20 @@ def json_answer(value: Any, status: int = 200, headers: dict[str, str] | None = 
     """Returns a model as an answer."""
     by_ms = int(time.time() * 1000) - console_cluster.NOW_MS
     return web.json_response(moved(json_of(value), by_ms), status=status, headers=headers)
+
+
+def done(change: Change) -> web.Response:
+    """Returns a change as an answer; one with a failed step is a problem."""
+    failed = [step for step in change.steps if step.state is StepState.FAILED]
+    if failed:
+        raise problem(502, "A part of the change failed", f"{len(failed)} steps failed", change=json_of(change))
+    return json_answer(change)
+
+
+def check_etag(request: web.Request, etag: str) -> None:
+    """Refuses a change of what was changed since the caller read it."""
+    if request.headers.get("If-Match", f'"{etag}"') != f'"{etag}"':
+        raise problem(412, "It was changed by another request", "Read it again.")
 
 
 def page(items: list[Any], request: web.Request) -> Page[Any]:
@@ -116,8 +130,8 @@ class FakeApi:
 
     async def log_in(self, request: web.Request) -> web.Response:
         body = await request.json()
-        if body != {"user": "admin", "password": self.password}:
-            raise problem(401, "The credentials are wrong", f"The user {body['user']} or the password is wrong.")
+        if body not in ({"user": "admin", "password": self.password}, {"token": self.password}):
+            raise problem(401, "The credentials are wrong", "the user does not exist, or the password is wrong")
         answer = json_answer({"user": "admin", "role": self.role}, 201)
         answer.set_cookie("session", "known", httponly=True, samesite="Strict")
         return answer
@@ -185,12 +199,14 @@ class FakeApi:
         topic = self.named(self.topics, request, "topic")
         producers = {"order-writers": [console_cluster.connection(each, "producer") for each in range(3)]}
         readers = [name for name, group in self.groups.items() if topic.name in group.topics]
-        return json_answer(TopicDetail(topic, console_cluster.queues(topic), producers, readers, []), headers={"ETag": topic.etag})
+        return json_answer(TopicDetail(topic, console_cluster.queues(topic), producers, readers, []), headers={"ETag": f'"{topic.etag}"'})
 
     async def put_topic(self, request: web.Request) -> web.Response:
         name, body = request.match_info["topic"], await request.json()
         self.note(request, body)
         before = self.topics.get(name)
+        if before:
+            check_etag(request, before.etag)
         old = before.configs[console_cluster.BROKERS[0]] if before else None
         new = dataclasses.replace(
             old or TopicConfig(), read_queues=body["readQueues"], write_queues=body["writeQueues"], perm=body["perm"], order=body["order"]
@@ -204,9 +220,9 @@ class FakeApi:
                 steps[1] = dataclasses.replace(steps[1], state=StepState.FAILED, error="The broker did not answer within 5 s.")
             configs = dict.fromkeys(console_cluster.BROKERS, new)
             self.topics[name] = (
-                dataclasses.replace(before, configs=configs) if before else Topic(name, TopicKind.NORMAL, ["shop"], configs, True, 0, etag='"n"')
+                dataclasses.replace(before, configs=configs) if before else Topic(name, TopicKind.NORMAL, ["shop"], configs, True, 0, etag="n")
             )
-        return json_answer(Change(dry(request), steps))
+        return done(Change(dry(request), steps))
 
     async def delete_topic(self, request: web.Request) -> web.Response:
         topic = self.named(self.topics, request, "topic")
@@ -249,12 +265,14 @@ class FakeApi:
         for each in members:
             by_expression.setdefault(each.subscriptions[0].expression, []).append(each.connection.client_id)
         disagreements = [Disagreement(group.topics[0], by_expression)] if group.disagrees else []
-        return json_answer(GroupDetail(group, lags, members, disagreements, []), headers={"ETag": group.etag})
+        return json_answer(GroupDetail(group, lags, members, disagreements, []), headers={"ETag": f'"{group.etag}"'})
 
     async def put_group(self, request: web.Request) -> web.Response:
         name, body = request.match_info["group"], await request.json()
         self.note(request, body)
         before = self.groups.get(name)
+        if before:
+            check_etag(request, before.etag)
         new = GroupConfig(body["consumeEnable"], body["consumeFromMinEnable"], body["consumeBroadcastEnable"], body["retryQueues"], body["maxRetries"])
         old = before.configs[console_cluster.BROKERS[0]] if before else None
         if not dry(request):
@@ -262,7 +280,7 @@ class FakeApi:
             self.groups[name] = (
                 dataclasses.replace(before, configs=configs)
                 if before
-                else ConsumerGroup(name, GroupState.OFFLINE, 0, [PROMISED_TOPIC], 0, None, configs=configs, etag='"n"')
+                else ConsumerGroup(name, GroupState.OFFLINE, 0, [PROMISED_TOPIC], 0, None, configs=configs, etag="n")
             )
         state = StepState.PLANNED if dry(request) else StepState.DONE
         return json_answer(Change(dry(request), [Step(each, "set the configuration", json_of(old), json_of(new), state) for each in console_cluster.BROKERS]))
@@ -375,11 +393,11 @@ class FakeApi:
         path = request.path.removeprefix("/api/v1")
         if request.path.startswith("/api/v1"):
             if self.password and path != "/session" and "session" not in request.cookies:
-                raise problem(401, "Log-in needed", "This server needs a log-in.")
+                raise problem(401, "A log-in is required", "a log-in or a token is required", methods=["password", "token"])
             if path in self.failing:
                 raise problem(self.failing[path][0], "Failed", self.failing[path][1])
             if self.role == "viewer" and request.method not in ("GET", "HEAD") and path != "/session":
-                raise problem(403, "Forbidden", "A viewer may not change anything.")
+                raise problem(403, "The caller may not do this", "a viewer may not change anything")
         return await handler(request)
 
     def app(self) -> web.Application:

@@ -40,7 +40,7 @@ async function call(method, name, { query, body, etag, signal, timeout = 30000 }
   const limit = AbortSignal.timeout(timeout);
   const headers = { Accept: "application/json" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
-  if (etag) headers["If-Match"] = etag;
+  if (etag) headers["If-Match"] = `"${etag}"`;
   let response;
   try {
     response = await fetch(urlOf(name, query), {
@@ -62,9 +62,17 @@ async function call(method, name, { query, body, etag, signal, timeout = 30000 }
     throw error;
   }
   if (response.status === 204) return null;
-  const data = await response.json();
-  const tag = response.headers.get("ETag");
-  return tag && data && typeof data === "object" && !Array.isArray(data) ? { ...data, etag: data.etag || tag } : data;
+  return response.json();
+}
+
+/** A change, or with `dryRun` what it would do. One that was made in part is a result as well: its steps say what failed. */
+async function change(method, name, dryRun, { body, etag } = {}) {
+  try {
+    return await call(method, name, { query: dryRun ? { dryRun: true } : {}, body, etag });
+  } catch (error) {
+    if (error.problem?.change) return error.problem.change;
+    throw error;
+  }
 }
 
 /** A list, whether the server sends it bare or as a page. */
@@ -83,55 +91,54 @@ async function all(name, query, { signal, limit = 5000 } = {}) {
 }
 
 const get = (name, query, signal) => call("GET", name, { query, signal });
-const changes = (dryRun) => (dryRun ? { dryRun: true } : {});
 
 export const api = {
   me: () => get("me"),
-  logIn: (user, password) => call("POST", "session", { body: { user, password } }),
+  logIn: (credentials) => call("POST", "session", { body: credentials }),
   logOut: () => call("DELETE", "session"),
 
   clusters: (signal) => get("clusters", {}, signal).then(itemsOf),
   figures: (signal) => get("figures", {}, signal),
   raftGroups: (signal) => get("raft-groups", {}, signal).then(itemsOf),
   allowWrites: (name, allowed, dryRun) =>
-    call("POST", path("brokers", name, "write-permission"), { query: changes(dryRun), body: { allowed } }),
+    change("POST", path("brokers", name, "write-permission"), dryRun, { body: { allowed } }),
   transferLeader: (group, member, dryRun) =>
-    call("POST", path("raft-groups", group, "leader"), { query: changes(dryRun), body: { member } }),
+    change("POST", path("raft-groups", group, "leader"), dryRun, { body: { member } }),
   addMember: (group, member, learner, dryRun) =>
-    call("POST", path("raft-groups", group, "members"), { query: changes(dryRun), body: { member, learner } }),
+    change("POST", path("raft-groups", group, "members"), dryRun, { body: { member, learner } }),
   removeMember: (group, member, dryRun) =>
-    call("DELETE", path("raft-groups", group, "members", member), { query: changes(dryRun) }),
+    change("DELETE", path("raft-groups", group, "members", member), dryRun),
 
   topics: ({ system, search, limit } = {}, signal) => all("topics", { system: system || undefined, search }, { signal, limit }),
   topic: (name, signal) => get(path("topics", name), {}, signal),
-  putTopic: (name, config, etag, dryRun) => call("PUT", path("topics", name), { query: changes(dryRun), body: config, etag }),
-  deleteTopic: (name, etag, dryRun) => call("DELETE", path("topics", name), { query: changes(dryRun), etag }),
+  putTopic: (name, config, etag, dryRun) => change("PUT", path("topics", name), dryRun, { body: config, etag }),
+  deleteTopic: (name, etag, dryRun) => change("DELETE", path("topics", name), dryRun, { etag }),
   send: (topic, message) => call("POST", path("topics", topic, "messages"), { body: message }),
 
   groups: ({ system, search, limit } = {}, signal) => all("consumer-groups", { system: system || undefined, search }, { signal, limit }),
   group: (name, signal) => get(path("consumer-groups", name), {}, signal),
   putGroup: (name, config, etag, dryRun) =>
-    call("PUT", path("consumer-groups", name), { query: changes(dryRun), body: config, etag }),
-  deleteGroup: (name, etag, dryRun) => call("DELETE", path("consumer-groups", name), { query: changes(dryRun), etag }),
+    change("PUT", path("consumer-groups", name), dryRun, { body: config, etag }),
+  deleteGroup: (name, etag, dryRun) => change("DELETE", path("consumer-groups", name), dryRun, { etag }),
   resetOffsets: (group, body, dryRun) =>
-    call("POST", path("consumer-groups", group, "offsets", "reset"), { query: changes(dryRun), body }),
+    change("POST", path("consumer-groups", group, "offsets", "reset"), dryRun, { body }),
   cloneOffsets: (group, body, dryRun) =>
-    call("POST", path("consumer-groups", group, "offsets", "clone"), { query: changes(dryRun), body }),
+    change("POST", path("consumer-groups", group, "offsets", "clone"), dryRun, { body }),
 
   messages: (topic, query, signal) => get(path("topics", topic, "messages"), query, signal),
   message: (id, signal) => get(path("messages", id), {}, signal),
   trace: (id, signal) => get(path("messages", id, "trace"), {}, signal).then(itemsOf),
   consumers: (id, signal) => get(path("messages", id, "consumers"), {}, signal).then(itemsOf),
   resend: (id, group, clientId, dryRun) =>
-    call("POST", path("messages", id, "resend"), { query: changes(dryRun), body: { group, clientId: clientId || null } }),
+    change("POST", path("messages", id, "resend"), dryRun, { body: { group, clientId: clientId || null } }),
 
   deadLetterGroups: (signal) => get("dead-letters", {}, signal).then(itemsOf),
   deadLetters: (group, query, signal) => get(path("dead-letters", group), query, signal),
   resendDeadLetters: (group, ids, dryRun) =>
-    call("POST", path("dead-letters", group, "resend"), { query: changes(dryRun), body: { ids } }),
+    change("POST", path("dead-letters", group, "resend"), dryRun, { body: { ids } }),
 
   settings: (cluster, signal) => get("settings", { cluster }, signal).then(itemsOf),
   setSettings: (address, values, dryRun) =>
-    call("PATCH", path("brokers", address, "settings"), { query: changes(dryRun), body: values }),
+    change("PATCH", path("brokers", address, "settings"), dryRun, { body: values }),
   audit: (query, signal) => get("audit", query, signal),
 };

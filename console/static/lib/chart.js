@@ -62,8 +62,9 @@ export function LineChart({ label, series, times, format = short, height = 190 }
   const inner = { width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom };
   const marks = ticks(Math.max(0, ...series.flatMap((each) => known(each.values))));
   const top = marks[marks.length - 1];
-  const begin = times[0];
-  const span = Math.max(times[times.length - 1] - begin, 60000) || 60000;
+  const end = times[times.length - 1];
+  const span = Math.max(end - times[0], 60000) || 60000;
+  const begin = end - span; // the newest value is at the right edge
   const x = (index) => MARGIN.left + ((times[index] - begin) / span) * inner.width;
   const y = (value) => MARGIN.top + inner.height * (1 - value / top);
   const base = MARGIN.top + inner.height;

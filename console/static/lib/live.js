@@ -1,6 +1,6 @@
 // Live figures: one stream of server-sent events for all pages, with the last ten minutes for charts.
 import { useEffect, useState } from "./html.js";
-import { urlOf } from "./api.js";
+import { api, urlOf } from "./api.js";
 
 const POINTS = 300; // ten minutes, one point every two seconds
 const STALE_MS = 10000; // five events that did not come
@@ -114,6 +114,7 @@ class Live {
     clearTimeout(this.retry);
     this.retry = setTimeout(() => this.open(), RETRY_MS[Math.min(this.failures, RETRY_MS.length - 1)]);
     this.failures += 1;
+    if (this.failures > 1) api.me().catch(() => {}); // an EventSource hides the status; a 401 of this one shows the log-in
   }
 
   checkAge() {

@@ -47,8 +47,13 @@ export function useRoute() {
 
 export const Me = createContext({ user: null, role: "viewer", authenticated: false });
 
-/** Whether the reader may change things. Pages show no buttons for changes to those who may not. */
-export const useCanChange = () => useContext(Me).role !== "viewer";
+const ROLES = ["viewer", "operator", "admin"];
+
+/**
+ * Whether the reader has at least a role. Pages show no buttons for what a role may not do: an operator sends and resends
+ * messages and sets offsets, an admin changes all else.
+ */
+export const useMay = (role) => ROLES.indexOf(useContext(Me).role) >= ROLES.indexOf(role);
 
 // --- queries ---
 

@@ -3,9 +3,9 @@ import { api } from "../lib/api.js";
 import { Meter } from "../lib/chart.js";
 import { ChangeDialog } from "../lib/change.js";
 import { Badge, Banner, Button, Card, Check, Empty, Failure, Field, Loaded, PageHeader, Pairs, Search, Status, Table, Time, Dialog } from "../lib/components.js";
-import { bytes, count, percent, plain, plural, rate } from "../lib/format.js";
+import { bytes, count, duration, percent, plain, plural, rate } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
-import { useCanChange, useQuery } from "../lib/state.js";
+import { useMay, useQuery } from "../lib/state.js";
 
 export function ClusterPage() {
   const clusters = useQuery("clusters", (signal) => api.clusters(signal), { every: 5000 });
@@ -28,26 +28,28 @@ const roleKind = (role) => (role === "leader" || role === "master" ? "accent" : 
 
 function memberState(member) {
   if (member.connected === false) return ["bad", "not connected"];
-  if (member.disk) return ["bad", `disk: ${member.disk}`];
+  if (member.disk && member.disk !== "ok") return [member.disk === "low" ? "warn" : "bad", `disk: ${member.disk}`];
   if (member.phase && member.phase !== "ready") return ["warn", member.phase];
   return member.phase === null && member.connected === null ? ["off", "unknown"] : ["good", member.phase || "connected"];
 }
 
-/** How far a recovery is. The node reports bytes or records, as far as it knows them. */
-function recoveryText(recovery) {
-  if (!recovery) return "";
-  return Object.entries(recovery).filter(([, value]) => value !== null && typeof value !== "object").map(([name, value]) => `${name} ${typeof value === "number" ? count(value) : value}`).join(", ");
+/** How far a recovery of the log is, as `GET /node` reports it. */
+function Recovery({ recovery }) {
+  const { step, seconds, doneBytes, totalBytes } = recovery;
+  const ratio = totalBytes ? doneBytes / totalBytes : null;
+  const parts = [step, ratio !== null && `${bytes(doneBytes)} of ${bytes(totalBytes)}`, seconds !== undefined && duration(seconds)];
+  return html`<small class="below">${parts.filter(Boolean).join(" · ")}</small>${ratio !== null && html`<${Meter} ratio=${ratio} label=${`${percent(ratio)} recovered`} warn=${2} bad=${2} />`}`;
 }
 
 function RaftGroup({ group, onChange }) {
-  const canChange = useCanChange();
+  const canChange = useMay("admin");
   const [dialog, setDialog] = useState(null);
   const close = () => setDialog(null);
   const columns = [
     { id: "id", title: "Member", cell: (row) => html`<b>${row.id}</b> <span class="mono faint">${row.address || "unknown address"}</span>` },
     { id: "role", title: "Role", cell: (row) => html`<${Badge} kind=${roleKind(row.role)} icon=${row.role === "leader" ? "crown" : null}>${row.role}<//>` },
     { id: "voter", title: "Votes", cell: (row) => (row.voter ? "yes" : "no") },
-    { id: "state", title: "State", cell: (row) => { const [kind, text] = memberState(row); return html`<${Status} kind=${kind}>${text}<//>${row.recovery && html`<small class="below">${recoveryText(row.recovery)}</small>`}`; } },
+    { id: "state", title: "State", cell: (row) => { const [kind, text] = memberState(row); return html`<${Status} kind=${kind}>${text}<//>${row.recovery && html`<${Recovery} recovery=${row.recovery} />`}`; } },
     { id: "lag", title: "Behind the leader", number: true, cell: (row) => (row.role === "leader" ? html`<span class="faint">leads</span>` : bytes(row.lagBytes)) },
     ...(canChange ? [{ id: "actions", title: "", cell: (row) => html`<span class="row-actions">
       ${row.role !== "leader" && row.voter && html`<${Button} kind="small" onClick=${() => setDialog(["leader", row])} aria-label=${`Make member ${row.id} the leader`}>Make leader<//>`}
@@ -79,7 +81,7 @@ function AddMember({ group, onDone, onClose }) {
 // --- brokers ---
 
 function Cluster({ cluster, onChange }) {
-  const canChange = useCanChange();
+  const canChange = useMay("admin");
   const { figures } = useLive();
   const [dialog, setDialog] = useState(null);
   const disk = (row) => figures?.disks[row.address] ?? row.disk.usedRatio;

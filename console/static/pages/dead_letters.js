@@ -3,7 +3,7 @@ import { api } from "../lib/api.js";
 import { ChangeDialog } from "../lib/change.js";
 import { Button, Card, Empty, Failure, Loaded, Loading, PageHeader, Search, Table } from "../lib/components.js";
 import { count, plural } from "../lib/format.js";
-import { go, href, useCanChange, useQuery } from "../lib/state.js";
+import { go, href, useMay, useQuery } from "../lib/state.js";
 import { MESSAGES, usePages } from "./messages.js";
 
 export function DeadLettersPage({ name, query }) {
@@ -14,6 +14,8 @@ const COLUMNS = [
   { id: "name", title: "Consumer group", wide: true, className: "break", value: (row) => row.group, cell: (row) => html`<a class="strong" href=${href(["dead-letters", row.group])}>${row.group}</a>` },
   { id: "count", title: "Dead letters", number: true, value: (row) => row.messages, cell: (row) => count(row.messages) },
 ];
+
+const RETRIES = { id: "retries", title: "Retries", number: true, value: (row) => row.retries, cell: (row) => count(row.retries) };
 
 function Groups({ text }) {
   const groups = useQuery("dead-letters", (signal) => api.deadLetterGroups(signal), { every: 15000 });
@@ -27,12 +29,12 @@ function Groups({ text }) {
 }
 
 function Letters({ group }) {
-  const canChange = useCanChange();
+  const canChange = useMay("operator");
   const [selected, setSelected] = useState(new Set());
   const [dialog, setDialog] = useState(null);
   const [turn, setTurn] = useState(0);
   const pages = usePages((cursor) => api.deadLetters(group, { cursor, limit: 100 }), `${group} ${turn}`);
-  const columns = [...MESSAGES.slice(0, 2), { id: "topic", title: "From topic", className: "break", value: (row) => row.topic, cell: (row) => html`<a href=${href(["topics", row.topic])}>${row.topic}</a>` }, ...MESSAGES.slice(2)];
+  const columns = [...MESSAGES.slice(0, 2), { id: "topic", title: "From topic", className: "break", value: (row) => row.topic, cell: (row) => html`<a href=${href(["topics", row.topic])}>${row.topic}</a>` }, ...MESSAGES.filter((each) => ["tag", "keys"].includes(each.id)), RETRIES, MESSAGES[MESSAGES.length - 1]];
   const actions = canChange && pages.items.length > 0 && html`<${Button} kind="primary" icon="send" disabled=${!selected.size} onClick=${() => setDialog([...selected])}>${selected.size ? `Resend ${count(selected.size)}` : "Resend selected"}<//>
     <${Button} onClick=${() => setDialog("all")}>Resend all<//>`;
   return html`<${PageHeader} title=${group} mono crumbs=${[["Dead letters", href(["dead-letters"])]]} actions=${actions}><a href=${href(["consumer-groups", group])}>The consumer group</a><//>

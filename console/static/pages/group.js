@@ -5,7 +5,7 @@ import { LineChart } from "../lib/chart.js";
 import { Badge, Banner, Button, Card, Empty, Figure, Figures, Loaded, Owner, PageHeader, Pairs, Problems, Table, Tabs, Time } from "../lib/components.js";
 import { count, duration, plain, rate, short } from "../lib/format.js";
 import { useLive } from "../lib/live.js";
-import { go, href, useCanChange, useQuery } from "../lib/state.js";
+import { go, href, useMay, useQuery } from "../lib/state.js";
 import { CloneDialog, DeleteGroupDialog, GroupDialog, ResetDialog } from "./group_dialogs.js";
 import { GroupStatus } from "./groups.js";
 
@@ -13,12 +13,13 @@ export function GroupPage({ name, query }) {
   const group = useQuery(`group ${name}`, (signal) => api.group(name, signal), { every: 5000 });
   const [dialog, setDialog] = useState(null);
   const [deleted, setDeleted] = useState(false);
-  const canChange = useCanChange();
+  const canReset = useMay("operator");
+  const canChange = useMay("admin");
   const data = group.data?.group;
   const reload = () => group.reload();
   const close = () => setDialog(null);
-  const actions = canChange && data && html`<${Button} icon="rewind" onClick=${() => setDialog("reset")}>Reset offsets<//><${Button} icon="copy" onClick=${() => setDialog("clone")}>Copy offsets<//>
-    <${Button} icon="edit" onClick=${() => setDialog("change")}>Change<//><${Button} kind="danger-quiet" icon="trash" onClick=${() => setDialog("delete")}>Delete<//>`;
+  const actions = canReset && data && html`<${Button} icon="rewind" onClick=${() => setDialog("reset")}>Reset offsets<//><${Button} icon="copy" onClick=${() => setDialog("clone")}>Copy offsets<//>
+    ${canChange && html`<${Button} icon="edit" onClick=${() => setDialog("change")}>Change<//><${Button} kind="danger-quiet" icon="trash" onClick=${() => setDialog("delete")}>Delete<//>`}`;
   return html`<${PageHeader} title=${name} mono crumbs=${[["Consumer groups", href(["consumer-groups"])]]} actions=${actions}
       badges=${data && html`<${GroupStatus} state=${data.state} />${data.mode && html`<${Badge}>${data.mode}<//>`}<${Owner} owner=${data.owner} />${data.disagrees && html`<${Badge} kind="warn" icon="warn">subscriptions disagree<//>`}`} />
     <${Loaded} query=${group}>${(detail) => html`<${Detail} detail=${detail} tab=${query.tab || "queues"} />`}<//>
@@ -36,7 +37,7 @@ function Detail({ detail, tab }) {
     ${disagreements.map((each) => html`<${Disagreement} key=${each.topic} disagreement=${each} />`)}
     <${Figures}>
       <${Figure} label="Lag" value=${short(figures?.lags[group.name] ?? group.lag)} note="messages" kind=${group.lagS > 300 ? "warn" : ""} />
-      <${Figure} label="Oldest waiting" value=${duration(group.lagS)} note="age of the first message that waits" />
+      <${Figure} label="Oldest waiting" value=${duration(group.lagS)} note="first message that waits" />
       <${Figure} label="Messages out" value=${rate(group.outPerS)} />
       <${Figure} label="Members" value=${count(group.members)} note=${group.state} />
       <${Figure} label="Dead letters" value=${group.deadLetters ? html`<a href=${href(["dead-letters", group.name])}>${count(group.deadLetters)}</a>` : count(group.deadLetters)} kind=${group.deadLetters ? "warn" : ""} />
@@ -58,7 +59,7 @@ function Disagreement({ disagreement }) {
 
 const QUEUES = [
   { id: "topic", title: "Topic", wide: true, className: "break", value: (row) => row.topic, cell: (row) => html`<a href=${href(["topics", row.topic])}>${row.topic}</a>` },
-  { id: "queue", title: "Queue", value: (row) => `${row.broker} ${row.queue}`, cell: (row) => html`<span class="mono">${row.broker} · ${row.queue}</span>` },
+  { id: "queue", title: "Queue", value: (row) => `${row.broker} ${row.queue}`, cell: (row) => html`<span class="mono nowrap">${row.broker} · ${row.queue}</span>` },
   { id: "consumer", title: "Group's offset", number: true, value: (row) => row.consumerOffset, cell: (row) => (row.consumerOffset === null ? html`<span class="faint">not committed</span>` : count(row.consumerOffset)) },
   { id: "broker", title: "Next offset", number: true, value: (row) => row.brokerOffset, cell: (row) => count(row.brokerOffset) },
   { id: "lag", title: "Lag", number: true, value: (row) => row.lag, cell: (row) => html`<b>${count(row.lag)}</b>` },

@@ -11,6 +11,7 @@ const whole = (text) => /^\d+$/.test(text);
 /** Creates a consumer group, or changes `group`. */
 export function GroupDialog({ group, onClose, onDone }) {
   const config = (group && Object.values(group.configs)[0]) || { consumeEnable: true, consumeFromMinEnable: true, consumeBroadcastEnable: true, retryQueues: 1, maxRetries: 16 };
+  const [etag] = useState(group?.etag); // of what the user saw: a later change by another user is not overwritten
   const [name, setName] = useState(group?.name || "");
   const [enabled, setEnabled] = useState(config.consumeEnable);
   const [fromMin, setFromMin] = useState(config.consumeFromMinEnable);
@@ -30,12 +31,13 @@ export function GroupDialog({ group, onClose, onDone }) {
     <${Check} label="May use broadcast" checked=${broadcast} onChange=${setBroadcast} />`;
   return html`<${ChangeDialog} title=${group ? `Change ${group.name}` : "Create consumer group"} verb=${group ? "Change group" : "Create group"} form=${form}
     valid=${name !== "" && !badName && whole(retries) && whole(queues)} owner=${group?.owner}
-    run=${(dryRun) => api.putGroup(name, values, group?.etag, dryRun)} onDone=${() => onDone(group ? null : name)} onClose=${onClose} />`;
+    run=${(dryRun) => api.putGroup(name, values, etag, dryRun)} onDone=${() => onDone(group ? null : name)} onClose=${onClose} />`;
 }
 
 export function DeleteGroupDialog({ group, onClose, onDone }) {
+  const [etag] = useState(group.etag);
   return html`<${ChangeDialog} title=${`Delete ${group.name}`} verb="Delete group" danger confirm=${group.name} owner=${group.owner}
-    run=${(dryRun) => api.deleteGroup(group.name, group.etag, dryRun)} onDone=${onDone} onClose=${onClose}>
+    run=${(dryRun) => api.deleteGroup(group.name, etag, dryRun)} onDone=${onDone} onClose=${onClose}>
     <${Banner} kind="warn" title="The offsets of this group are lost">A group with this name begins again at its first offset.${group.members > 0 ? " Members are connected now: they create the group again." : ""}<//>
   <//>`;
 }

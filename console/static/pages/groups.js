@@ -4,7 +4,7 @@ import { Sparkline } from "../lib/chart.js";
 import { Badge, Button, Card, Check, Empty, Loaded, Owner, PageHeader, Search, Status, Table } from "../lib/components.js";
 import { count, duration, plural, rate, short } from "../lib/format.js";
 import { live, useLive } from "../lib/live.js";
-import { go, href, useCanChange, useQuery } from "../lib/state.js";
+import { go, href, useMay, useQuery } from "../lib/state.js";
 import { GroupDialog } from "./group_dialogs.js";
 import { useFiltered } from "./topics.js";
 
@@ -27,7 +27,7 @@ const COLUMNS = [
 export function GroupsPage({ query }) {
   const system = query.system === "true";
   const text = query.search || "";
-  const canChange = useCanChange();
+  const canChange = useMay("admin");
   const [creating, setCreating] = useState(false);
   const groups = useQuery(`groups ${system}`, (signal) => api.groups({ system }, signal), { every: 15000 });
   const change = (values) => go(["consumer-groups"], { search: text, system: system || "", ...values }, { replace: true });

@@ -3,7 +3,7 @@ import { api } from "../lib/api.js";
 import { ChangeDialog } from "../lib/change.js";
 import { Badge, Banner, Button, Card, Copy, Empty, Failure, Field, Loaded, Loading, PageHeader, Pairs, Segments, Status, Table, Time } from "../lib/components.js";
 import { absolute, bytes, count, duration, fromBase64, hexDump } from "../lib/format.js";
-import { href, useCanChange, useQuery } from "../lib/state.js";
+import { href, useMay, useQuery } from "../lib/state.js";
 
 const STATES = {
   consumed: ["good", "consumed"],
@@ -18,7 +18,7 @@ const STEPS = { sent: "Sent", stored: "Stored", delivered: "Delivered", consumed
 export function MessagePage({ name: id }) {
   const message = useQuery(`message ${id}`, (signal) => api.message(id, signal));
   const [resend, setResend] = useState(null);
-  const canChange = useCanChange();
+  const canChange = useMay("operator");
   const summary = message.data?.summary;
   const crumbs = [["Messages", href(["messages"])], ...(summary ? [[summary.topic, href(["topics", summary.topic])]] : [])];
   return html`<${PageHeader} title="Message" crumbs=${crumbs} actions=${canChange && summary && html`<${Button} icon="send" onClick=${() => setResend("")}>Resend to a group<//>`}><span class="mono break">${id}</span> <${Copy} text=${id} label="Copy the id" /><//>

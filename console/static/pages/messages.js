@@ -9,10 +9,10 @@ const WAYS = [["window", "By time"], ["key", "By key"], ["unique", "By unique ke
 
 export const MESSAGES = [
   { id: "stored", title: "Stored", value: (row) => row.storedMs, cell: (row) => html`<${Time} ms=${row.storedMs} both />` },
-  { id: "id", title: "Message", wide: true, className: "break", cell: (row) => html`<a class="mono strong" href=${href(["messages", row.id])}>${row.uniqueKey || row.id}</a>` },
+  { id: "id", title: "Message", wide: true, className: "break", cell: (row) => html`<a class="mono strong key" href=${href(["messages", row.id])}>${row.uniqueKey || row.id}</a>` },
   { id: "tag", title: "Tag", value: (row) => row.tag, cell: (row) => (row.tag ? html`<${Badge}>${row.tag}<//>` : "") },
   { id: "keys", title: "Keys", className: "break", value: (row) => row.keys.join(" "), cell: (row) => row.keys.join(" ") },
-  { id: "queue", title: "Queue", value: (row) => `${row.broker} ${row.queue}`, cell: (row) => html`<span class="mono">${row.broker} · ${row.queue}</span>` },
+  { id: "queue", title: "Queue", value: (row) => `${row.broker} ${row.queue}`, cell: (row) => html`<span class="mono nowrap">${row.broker} · ${row.queue}</span>` },
   { id: "offset", title: "Offset", number: true, value: (row) => row.offset, cell: (row) => count(row.offset) },
   { id: "size", title: "Size", number: true, value: (row) => row.sizeBytes, cell: (row) => bytes(row.sizeBytes) },
 ];

@@ -61,7 +61,7 @@ function Content({ clusters, raft, groups, topics }) {
     <${Problems} problems=${figures?.problems} />
     <div class="columns two-one">
       <${Card} title="Messages per second" note="last ten minutes">
-        <${LineChart} label="Messages per second of the whole cluster" times=${times} height=${220} format=${short}
+        <${LineChart} label="Messages per second of the whole cluster" times=${times} height=${264} format=${rate}
           series=${[{ name: "In", values: totals.of("in"), color: 1 }, { name: "Out", values: totals.of("out"), color: 2 }]} />
       <//>
       <${Card} title="Needs attention" note=${list.length ? plural(list.length, "finding") : ""}>

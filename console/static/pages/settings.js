@@ -3,7 +3,7 @@ import { api } from "../lib/api.js";
 import { ChangeDialog } from "../lib/change.js";
 import { Badge, Button, Card, Check, Empty, Field, Loaded, PageHeader, Search, Table } from "../lib/components.js";
 import { plural } from "../lib/format.js";
-import { go, useCanChange, useQuery } from "../lib/state.js";
+import { go, useMay, useQuery } from "../lib/state.js";
 
 const differs = (setting) => !setting.agree && !setting.perBroker;
 
@@ -24,16 +24,15 @@ export function SettingsPage({ query }) {
 }
 
 function Settings({ list, text, only, onEdit }) {
-  const canChange = useCanChange();
-  const addresses = useMemo(() => [...new Set(list.flatMap((each) => Object.keys(each.values)))].sort(), [list]);
+  const canChange = useMay("admin");
   const rows = useMemo(() => {
     const wanted = text.trim().toLowerCase();
     return list.filter((each) => (!wanted || each.name.toLowerCase().includes(wanted)) && (!only || differs(each)))
       .sort((left, right) => differs(right) - differs(left) || left.name.localeCompare(right.name));
   }, [list, text, only]);
   const columns = [
-    { id: "name", title: "Setting", wide: true, className: "break", value: (row) => row.name, cell: (row) => html`<span class="mono strong">${row.name}</span>${differs(row) ? html` <${Badge} kind="warn" icon="warn">differs<//>` : row.perBroker && html` <${Badge} title="This setting is meant to differ">per broker<//>`}` },
-    ...addresses.map((address) => ({ id: address, title: address, className: "break", cell: (row) => html`<${Value} setting=${row} address=${address} />` })),
+    { id: "name", title: "Setting", value: (row) => row.name, cell: (row) => html`<span class="mono strong nowrap">${row.name}</span>${differs(row) ? html` <${Badge} kind="warn" icon="warn">differs<//>` : row.perBroker && html` <${Badge} title="This setting is meant to differ">per broker<//>`}` },
+    { id: "value", title: "Value", wide: true, className: "break", cell: (row) => html`<${Values} setting=${row} />` },
     ...(canChange ? [{ id: "actions", title: "", cell: (row) => html`<span class="row-actions"><${Button} kind="small" onClick=${() => onEdit(row)} aria-label=${`Change ${row.name}`}>Change<//></span>` }] : []),
   ];
   const different = list.filter(differs).length;
@@ -41,11 +40,19 @@ function Settings({ list, text, only, onEdit }) {
     <${Card} flush><${Table} label="Settings" rows=${rows} rowKey=${(row) => row.name} columns=${columns} empty=${html`<${Empty} icon=${only ? "check" : "search"} title=${only && !text ? "All brokers agree" : "No setting has this name"} />`} /><//>`;
 }
 
-function Value({ setting, address }) {
-  const value = setting.values[address];
-  if (value === undefined) return html`<span class="faint">not reported</span>`;
-  if (value === null) return html`<span class="faint">not set</span>`;
-  return html`<span class=${`mono ${differs(setting) ? "different" : ""}`}>${value === "" ? "“”" : value}</span>`;
+/** The addresses of each value, the most frequent value first. */
+function byValue(values) {
+  const found = new Map();
+  for (const [address, value] of Object.entries(values)) found.set(value, [...(found.get(value) || []), address]);
+  return [...found].sort((left, right) => right[1].length - left[1].length);
+}
+
+function Values({ setting }) {
+  const groups = byValue(setting.values);
+  const all = Object.keys(setting.values).length;
+  return html`<ul class="values">${groups.map(([value, addresses]) => html`<li key=${String(value)}>
+    ${value === null ? html`<span class="faint">not set</span>` : html`<span class=${`mono ${differs(setting) ? "different" : ""}`}>${value === "" ? "“”" : value}</span>`}
+    <small class="faint">${addresses.length === all && all > 1 ? `all ${all} brokers` : addresses.join(", ")}</small></li>`)}</ul>`;
 }
 
 function EditSetting({ setting, onDone, onClose }) {

@@ -5,7 +5,7 @@ import { failedOf } from "../lib/change.js";
 import { Badge, Button, Card, Empty, Figure, Figures, Loaded, Owner, PageHeader, Pairs, Problems, Table, Tabs, Time } from "../lib/components.js";
 import { count, plain, rate, short } from "../lib/format.js";
 import { live, useLive } from "../lib/live.js";
-import { go, href, useCanChange, useQuery } from "../lib/state.js";
+import { go, href, useMay, useQuery } from "../lib/state.js";
 import { DeleteTopicDialog, SendDialog, TopicDialog } from "./topic_dialogs.js";
 import { Kind, queuesOf } from "./topics.js";
 
@@ -15,12 +15,14 @@ export function TopicPage({ name, query }) {
   const topic = useQuery(`topic ${name}`, (signal) => api.topic(name, signal), { every: 10000 });
   const [dialog, setDialog] = useState(null);
   const [deleted, setDeleted] = useState(false);
-  const canChange = useCanChange();
+  const canSend = useMay("operator");
+  const canChange = useMay("admin");
   const data = topic.data?.topic;
   const reload = () => topic.reload();
   const close = () => setDialog(null);
   const actions = html`<a class="button" href=${href(["messages"], { topic: name })}>Messages</a>
-    ${canChange && data && html`<${Button} icon="send" onClick=${() => setDialog("send")}>Send message<//><${Button} icon="edit" onClick=${() => setDialog("change")}>Change<//><${Button} kind="danger-quiet" icon="trash" onClick=${() => setDialog("delete")}>Delete<//>`}`;
+    ${canSend && data && html`<${Button} icon="send" onClick=${() => setDialog("send")}>Send message<//>`}
+    ${canChange && data && html`<${Button} icon="edit" onClick=${() => setDialog("change")}>Change<//><${Button} kind="danger-quiet" icon="trash" onClick=${() => setDialog("delete")}>Delete<//>`}`;
   return html`<${PageHeader} title=${name} mono crumbs=${[["Topics", href(["topics"])]]} actions=${actions}
       badges=${data && html`<${Kind} kind=${data.kind} /><${Owner} owner=${data.owner} />${!data.agree && html`<${Badge} kind="warn" icon="warn">configurations differ<//>`}`} />
     <${Loaded} query=${topic}>${(detail) => html`<${Detail} detail=${detail} tab=${query.tab || "queues"} />`}<//>
@@ -42,7 +44,7 @@ function Detail({ detail, tab }) {
       <${Figure} label="Messages" value=${short(topic.messages)} note="can be read now" />
       <${Figure} label="Queues" value=${count(queuesOf(topic))} note=${`at ${Object.keys(topic.configs).length} broker${Object.keys(topic.configs).length === 1 ? "" : "s"}`} />
     <//>
-    <${Card} title="Messages per second" note="last ten minutes"><${LineChart} label=${`Messages per second of ${topic.name}`} times=${times} format=${short}
+    <${Card} title="Messages per second" note="last ten minutes"><${LineChart} label=${`Messages per second of ${topic.name}`} times=${times} format=${rate}
       series=${[{ name: "In", values: part(topicsIn.of(topic.name)), color: 1 }, { name: "Out", values: part(topicsOut.of(topic.name)), color: 2 }]} /><//>
     <${Tabs} label="Parts of the topic" active=${tab} to=${(id) => href(["topics", topic.name], { tab: id })}
       tabs=${[["queues", "Queues", queues.length], ["producers", "Producers", clients.length], ["consumers", "Consumer groups", consumerGroups.length], ["configuration", "Configuration"]]} />
@@ -53,7 +55,7 @@ function Detail({ detail, tab }) {
 }
 
 const QUEUES = [
-  { id: "queue", title: "Queue", value: (row) => `${row.broker} ${row.queue}`, cell: (row) => html`<span class="mono">${row.broker} · ${row.queue}</span>` },
+  { id: "queue", title: "Queue", value: (row) => `${row.broker} ${row.queue}`, cell: (row) => html`<span class="mono nowrap">${row.broker} · ${row.queue}</span>` },
   { id: "min", title: "First offset", number: true, value: (row) => row.min, cell: (row) => count(row.min) },
   { id: "max", title: "Next offset", number: true, value: (row) => row.max, cell: (row) => count(row.max) },
   { id: "messages", title: "Messages", number: true, value: (row) => row.max - row.min, cell: (row) => count(row.max - row.min) },

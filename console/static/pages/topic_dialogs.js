@@ -12,6 +12,7 @@ const whole = (text, least = 1) => /^\d+$/.test(text) && Number(text) >= least &
 /** Creates a topic, or changes `topic`. */
 export function TopicDialog({ topic, onClose, onDone }) {
   const config = topic ? Object.values(topic.configs)[0] : { readQueues: 8, writeQueues: 8, perm: 6, order: false, attributes: {} };
+  const [etag] = useState(topic?.etag); // of what the user saw: a later change by another user is not overwritten
   const [name, setName] = useState(topic?.name || "");
   const [read, setRead] = useState(String(config.readQueues));
   const [write, setWrite] = useState(String(config.writeQueues));
@@ -30,12 +31,13 @@ export function TopicDialog({ topic, onClose, onDone }) {
     <${Check} label="Ordered" hint="Producers keep to the brokers of an order configuration; a queue keeps the order of its messages in any case." checked=${order} onChange=${setOrder} />
     ${topic && Number(write) < config.writeQueues && html`<${Banner} kind="warn" title="Fewer queues">Messages in the queues that are left out stay, and can be read as long as they are among the queues to read.<//>`}`;
   return html`<${ChangeDialog} title=${topic ? `Change ${topic.name}` : "Create topic"} verb=${topic ? "Change topic" : "Create topic"} form=${form} valid=${valid} owner=${topic?.owner}
-    run=${(dryRun) => api.putTopic(name, values, topic?.etag, dryRun)} onDone=${() => onDone(topic ? null : name)} onClose=${onClose} />`;
+    run=${(dryRun) => api.putTopic(name, values, etag, dryRun)} onDone=${() => onDone(topic ? null : name)} onClose=${onClose} />`;
 }
 
 export function DeleteTopicDialog({ topic, onClose, onDone }) {
+  const [etag] = useState(topic.etag);
   return html`<${ChangeDialog} title=${`Delete ${topic.name}`} verb="Delete topic" danger confirm=${topic.name} owner=${topic.owner}
-    run=${(dryRun) => api.deleteTopic(topic.name, topic.etag, dryRun)} onDone=${onDone} onClose=${onClose}>
+    run=${(dryRun) => api.deleteTopic(topic.name, etag, dryRun)} onDone=${onDone} onClose=${onClose}>
     <${Banner} kind="warn" title="The messages of this topic are lost">Consumer groups keep offsets of a topic that no longer exists. Clients get an error when they use it.<//>
   <//>`;
 }

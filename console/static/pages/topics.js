@@ -4,7 +4,7 @@ import { Sparkline } from "../lib/chart.js";
 import { Badge, Button, Card, Check, Empty, Loaded, Owner, PageHeader, Search, Table } from "../lib/components.js";
 import { count, plural, rate } from "../lib/format.js";
 import { live, useLive } from "../lib/live.js";
-import { go, href, useCanChange, useQuery } from "../lib/state.js";
+import { go, href, useMay, useQuery } from "../lib/state.js";
 import { TopicDialog } from "./topic_dialogs.js";
 
 const KINDS = { normal: "normal", ordered: "ordered", delay: "delay", transaction: "transaction", retry: "retry", deadLetter: "dead letter", system: "system" };
@@ -38,7 +38,7 @@ export function useFiltered(rows, text) {
 export function TopicsPage({ query }) {
   const system = query.system === "true";
   const text = query.search || "";
-  const canChange = useCanChange();
+  const canChange = useMay("admin");
   const [creating, setCreating] = useState(false);
   const topics = useQuery(`topics ${system}`, (signal) => api.topics({ system }, signal), { every: 15000 });
   const change = (values) => go(["topics"], { search: text, system: system || "", ...values }, { replace: true });
