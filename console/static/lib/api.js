@@ -81,13 +81,15 @@ export const itemsOf = (data) => (Array.isArray(data) ? data : (data?.items ?? [
 /** Reads all parts of a list, up to `limit` items. `more`: there are further ones. */
 async function all(name, query, { signal, limit = 5000 } = {}) {
   const items = [];
+  const problems = [];
   let cursor;
   do {
     const page = await call("GET", name, { query: { ...query, cursor, limit: Math.min(PAGE, limit) }, signal });
     items.push(...itemsOf(page));
+    problems.push(...(page.problems || []));
     cursor = Array.isArray(page) ? null : page.cursor;
   } while (cursor && items.length < limit);
-  return { items, more: Boolean(cursor) };
+  return { items, problems, more: Boolean(cursor) };
 }
 
 const get = (name, query, signal) => call("GET", name, { query, signal });

@@ -182,7 +182,8 @@ const compare = (left, right) => {
 
 /**
  * A table that can be sorted, in parts of `size` rows: long lists paint as fast as short ones. Below 720 pixels each row is a card.
- * `columns`: {id, title, cell(row), value(row): to sort by, number: aligned right, wide: full width in a card}.
+ * `columns`: {id, title, cell(row), value(row): to sort by, number: aligned right, full: full width in a card, wide: so, and
+ * without its title}.
  * `selected` (a Set of keys) and `onSelect` add a column of check boxes.
  */
 export function Table({ label, columns, rows, rowKey, sort: firstSort, size = 50, selected, onSelect, empty }) {
@@ -224,7 +225,7 @@ export function Table({ label, columns, rows, rowKey, sort: firstSort, size = 50
       <tbody role="rowgroup">
         ${shown.map((row, index) => html`<tr role="row" key=${rowKey(row)} aria-rowindex=${current * size + index + 2} class=${selected?.has(rowKey(row)) ? "selected" : ""}>
           ${selected && html`<td role="cell" class="select"><input type="checkbox" aria-label=${`Select ${rowKey(row)}`} checked=${selected.has(rowKey(row))} onChange=${(event) => toggle([rowKey(row)], event.currentTarget.checked)} /></td>`}
-          ${columns.map((column) => html`<td role="cell" key=${column.id} data-label=${column.title} class=${`${column.number ? "number" : ""} ${column.wide ? "wide" : ""} ${column.className || ""}`}><div>${column.cell(row)}</div></td>`)}
+          ${columns.map((column) => html`<td role="cell" key=${column.id} data-label=${column.title} class=${`${column.number ? "number" : ""} ${column.wide ? "wide" : column.full ? "full" : ""} ${column.className || ""}`}><div>${column.cell(row)}</div></td>`)}
         </tr>`)}
       </tbody>
     </table>
@@ -261,7 +262,7 @@ export function Dialog({ title, onClose, wide = false, busy = false, children, f
   };
   return html`<dialog ref=${element} class=${wide ? "wide" : ""} aria-labelledby=${id} onCancel=${cancel}>
     <div class="dialog-head"><h2 id=${id}>${title}</h2>
-      <button type="button" class="icon-button" aria-label="Close" disabled=${busy} onClick=${onClose}><${Icon} name="close" /></button></div>
+      <button type="button" class="icon-button" aria-label="Close the dialog" disabled=${busy} onClick=${onClose}><${Icon} name="close" /></button></div>
     <div class="dialog-body">${children}</div>
     ${footer && html`<div class="dialog-foot">${footer}</div>`}
   </dialog>`;

@@ -1,6 +1,6 @@
 import { html, useState } from "../lib/html.js";
 import { api } from "../lib/api.js";
-import { Badge, Button, Card, Check, Empty, Failure, Loading, PageHeader, Search, Table, Time } from "../lib/components.js";
+import { Badge, Button, Card, Check, Empty, Failure, Loading, PageHeader, Problems, Search, Table, Time } from "../lib/components.js";
 import { plain, plural } from "../lib/format.js";
 import { go } from "../lib/state.js";
 import { usePages } from "./messages.js";
@@ -13,7 +13,7 @@ const COLUMNS = [
   { id: "resource", title: "Resource", className: "break", value: (row) => row.resource, cell: (row) => html`<span class="mono">${row.resource}</span>` },
   { id: "source", title: "From", value: (row) => row.source, cell: (row) => html`<span class="mono">${row.source}</span>` },
   { id: "broker", title: "Broker", value: (row) => row.broker, cell: (row) => row.broker },
-  { id: "fields", title: "Details", wide: true, className: "break", cell: (row) => html`<small class="mono faint">${Object.entries(row.fields).map(([name, value]) => `${name}=${plain(value)}`).join(" ")}</small>` },
+  { id: "fields", title: "Details", full: true, className: "break", cell: (row) => html`<small class="mono faint">${Object.entries(row.fields).map(([name, value]) => `${name}=${plain(value)}`).join(" ")}</small>` },
 ];
 
 export function AuditPage({ query }) {
@@ -28,6 +28,7 @@ export function AuditPage({ query }) {
       <${Check} label="Only refused" checked=${refused} onChange=${(on) => change({ refused: on || "" })} /></div>
     <p class="summary" role="status">${pages.busy ? "Reading …" : pages.error ? "" : plural(rows.length, "line")}</p>
     ${pages.error && html`<${Failure} error=${pages.error} retry=${pages.reload} />`}
+    <${Problems} problems=${pages.problems} />
     ${pages.busy && !pages.items.length && html`<${Loading} rows=${10} />`}
     ${!pages.busy && !pages.error && !rows.length && html`<${Card}><${Empty} icon="audit" title=${pages.items.length ? "No line matches" : "The audit log is empty"}>${pages.items.length ? "Only the lines that were read so far are searched." : "Brokers with access control write a line for each change and each refusal."}<//><//>`}
     ${rows.length > 0 && html`<${Card} flush><${Table} label="Audit log" rows=${rows} rowKey=${(row) => String(row.index)} columns=${COLUMNS} size=${100} /><//>`}

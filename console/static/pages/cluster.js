@@ -46,10 +46,10 @@ function RaftGroup({ group, onChange }) {
   const [dialog, setDialog] = useState(null);
   const close = () => setDialog(null);
   const columns = [
-    { id: "id", title: "Member", cell: (row) => html`<b>${row.id}</b> <span class="mono faint">${row.address || "unknown address"}</span>` },
+    { id: "id", title: "Member", wide: true, cell: (row) => html`<b>${row.id}</b> <span class="mono faint">${row.address || "unknown address"}</span>` },
     { id: "role", title: "Role", cell: (row) => html`<${Badge} kind=${roleKind(row.role)} icon=${row.role === "leader" ? "crown" : null}>${row.role}<//>` },
     { id: "voter", title: "Votes", cell: (row) => (row.voter ? "yes" : "no") },
-    { id: "state", title: "State", cell: (row) => { const [kind, text] = memberState(row); return html`<${Status} kind=${kind}>${text}<//>${row.recovery && html`<${Recovery} recovery=${row.recovery} />`}`; } },
+    { id: "state", title: "State", full: true, cell: (row) => { const [kind, text] = memberState(row); return html`<${Status} kind=${kind}>${text}<//>${row.recovery && html`<${Recovery} recovery=${row.recovery} />`}`; } },
     { id: "lag", title: "Behind the leader", number: true, cell: (row) => (row.role === "leader" ? html`<span class="faint">leads</span>` : bytes(row.lagBytes)) },
     ...(canChange ? [{ id: "actions", title: "", cell: (row) => html`<span class="row-actions">
       ${row.role !== "leader" && row.voter && html`<${Button} kind="small" onClick=${() => setDialog(["leader", row])} aria-label=${`Make member ${row.id} the leader`}>Make leader<//>`}
@@ -88,7 +88,7 @@ function Cluster({ cluster, onChange }) {
   const columns = [
     { id: "name", title: "Broker", wide: true, value: (row) => row.name, cell: (row) => html`<b>${row.name}</b> <span class="mono faint">${row.address}</span>` },
     { id: "role", title: "Role", value: (row) => row.role, cell: (row) => html`<${Badge} kind=${roleKind(row.role)}>${row.role}<//>` },
-    { id: "state", title: "State", value: (row) => row.reachable, cell: (row) => html`<${Status} kind=${row.reachable ? (row.problem ? "warn" : "good") : "bad"}>${row.reachable ? row.node?.phase || "reachable" : "not reachable"}<//>${row.problem && html`<small class="below">${row.problem}</small>`}` },
+    { id: "state", title: "State", full: true, value: (row) => row.reachable, cell: (row) => html`<${Status} kind=${row.reachable ? (row.problem ? "warn" : "good") : "bad"}>${row.reachable ? row.node?.phase || "reachable" : "not reachable"}<//>${row.problem && html`<small class="below">${row.problem}</small>`}` },
     { id: "version", title: "Version", value: (row) => row.version, cell: (row) => (row.version ? html`${row.isTallystick ? "tallystick" : "RocketMQ"} <span class="faint">${row.version}</span>` : html`<span class="faint">unknown</span>`) },
     { id: "in", title: "In", number: true, value: (row) => row.rates.inPerS, cell: (row) => (row.reachable ? rate(row.rates.inPerS) : "–") },
     { id: "out", title: "Out", number: true, value: (row) => row.rates.outPerS, cell: (row) => (row.reachable ? rate(row.rates.outPerS) : "–") },

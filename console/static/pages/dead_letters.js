@@ -1,7 +1,7 @@
 import { html, useState } from "../lib/html.js";
 import { api } from "../lib/api.js";
 import { ChangeDialog } from "../lib/change.js";
-import { Button, Card, Empty, Failure, Loaded, Loading, PageHeader, Search, Table } from "../lib/components.js";
+import { Button, Card, Empty, Failure, Loaded, Loading, PageHeader, Problems, Search, Table } from "../lib/components.js";
 import { count, plural } from "../lib/format.js";
 import { go, href, useMay, useQuery } from "../lib/state.js";
 import { MESSAGES, usePages } from "./messages.js";
@@ -40,6 +40,7 @@ function Letters({ group }) {
   return html`<${PageHeader} title=${group} mono crumbs=${[["Dead letters", href(["dead-letters"])]]} actions=${actions}><a href=${href(["consumer-groups", group])}>The consumer group</a><//>
     <p class="summary" role="status">${pages.busy ? "Reading …" : pages.error ? "" : `${plural(pages.items.length, "dead letter")}${pages.cursor ? ", and further ones" : ""}${selected.size ? `, ${count(selected.size)} selected` : ""}`}</p>
     ${pages.error && html`<${Failure} error=${pages.error} retry=${pages.reload} />`}
+    <${Problems} problems=${pages.problems} />
     ${pages.busy && !pages.items.length && html`<${Loading} />`}
     ${!pages.busy && !pages.error && !pages.items.length && html`<${Card}><${Empty} icon="check" title="This group has no dead letters" /><//>`}
     ${pages.items.length > 0 && html`<${Card} flush><${Table} label="Dead letters" rows=${pages.items} rowKey=${(row) => row.id} columns=${columns} selected=${canChange ? selected : undefined} onSelect=${setSelected} /><//>`}

@@ -65,7 +65,7 @@ const QUEUES = [
   { id: "lag", title: "Lag", number: true, value: (row) => row.lag, cell: (row) => html`<b>${count(row.lag)}</b>` },
   { id: "age", title: "Oldest", number: true, value: (row) => row.lagS, cell: (row) => duration(row.lagS) },
   { id: "last", title: "Last consumed", value: (row) => row.lastConsumedMs, cell: (row) => html`<${Time} ms=${row.lastConsumedMs} />` },
-  { id: "client", title: "Member", className: "break", value: (row) => row.clientId, cell: (row) => (row.clientId ? html`<span class="mono">${row.clientId}</span>` : html`<span class="faint">no member</span>`) },
+  { id: "client", title: "Member", full: true, className: "break", value: (row) => row.clientId, cell: (row) => (row.clientId ? html`<span class="mono">${row.clientId}</span>` : html`<span class="faint">no member</span>`) },
 ];
 
 const MEMBERS = [
@@ -73,7 +73,7 @@ const MEMBERS = [
   { id: "address", title: "Address", value: (row) => row.connection.address, cell: (row) => html`<span class="mono">${row.connection.address}</span>` },
   { id: "language", title: "Client library", value: (row) => row.connection.language, cell: (row) => `${row.connection.language} ${row.connection.version}` },
   { id: "queues", title: "Queues", number: true, value: (row) => row.queues, cell: (row) => count(row.queues) },
-  { id: "subscriptions", title: "Subscriptions", className: "break", cell: (row) => html`<ul class="plain">${row.subscriptions.map((each) => html`<li key=${each.topic}>${each.topic} <code>${each.expression}</code>${each.kind !== "TAG" && html` <${Badge}>${each.kind}<//>`}</li>`)}</ul>` },
+  { id: "subscriptions", title: "Subscriptions", full: true, className: "break", cell: (row) => html`<ul class="plain">${row.subscriptions.map((each) => html`<li key=${each.topic}>${each.topic} <code>${each.expression}</code>${each.kind !== "TAG" && html` <${Badge}>${each.kind}<//>`}</li>`)}</ul>` },
 ];
 
 function Configuration({ group }) {

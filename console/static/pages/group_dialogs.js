@@ -1,7 +1,7 @@
 // Create, change and delete a consumer group, reset its offsets, and copy them to another group.
 import { html, useState } from "../lib/html.js";
 import { api } from "../lib/api.js";
-import { ChangeDialog } from "../lib/change.js";
+import { ChangeDialog, failedOf } from "../lib/change.js";
 import { Banner, Check, Field } from "../lib/components.js";
 import { absolute, toLocalInput } from "../lib/format.js";
 
@@ -31,7 +31,7 @@ export function GroupDialog({ group, onClose, onDone }) {
     <${Check} label="May use broadcast" checked=${broadcast} onChange=${setBroadcast} />`;
   return html`<${ChangeDialog} title=${group ? `Change ${group.name}` : "Create consumer group"} verb=${group ? "Change group" : "Create group"} form=${form}
     valid=${name !== "" && !badName && whole(retries) && whole(queues)} owner=${group?.owner}
-    run=${(dryRun) => api.putGroup(name, values, etag, dryRun)} onDone=${() => onDone(group ? null : name)} onClose=${onClose} />`;
+    run=${(dryRun) => api.putGroup(name, values, etag, dryRun)} onDone=${(result) => onDone(group || failedOf(result) ? null : name)} onClose=${onClose} />`;
 }
 
 export function DeleteGroupDialog({ group, onClose, onDone }) {

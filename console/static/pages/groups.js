@@ -1,7 +1,7 @@
 import { html, useState } from "../lib/html.js";
 import { api } from "../lib/api.js";
 import { Sparkline } from "../lib/chart.js";
-import { Badge, Button, Card, Check, Empty, Loaded, Owner, PageHeader, Search, Status, Table } from "../lib/components.js";
+import { Badge, Button, Card, Check, Empty, Loaded, Owner, PageHeader, Problems, Search, Status, Table } from "../lib/components.js";
 import { count, duration, plural, rate, short } from "../lib/format.js";
 import { live, useLive } from "../lib/live.js";
 import { go, href, useMay, useQuery } from "../lib/state.js";
@@ -29,13 +29,14 @@ export function GroupsPage({ query }) {
   const text = query.search || "";
   const canChange = useMay("admin");
   const [creating, setCreating] = useState(false);
+  const [created, setCreated] = useState(null);
   const groups = useQuery(`groups ${system}`, (signal) => api.groups({ system }, signal), { every: 15000 });
   const change = (values) => go(["consumer-groups"], { search: text, system: system || "", ...values }, { replace: true });
   return html`<${PageHeader} title="Consumer groups" actions=${canChange && html`<${Button} kind="primary" icon="plus" onClick=${() => setCreating(true)}>Create group<//>`} />
     <div class="toolbar"><${Search} value=${text} onInput=${(search) => change({ search })} label="Search consumer groups" placeholder="Search consumer groups" />
       <${Check} label="System groups" checked=${system} onChange=${(on) => change({ system: on || "" })} /></div>
-    <${Loaded} query=${groups} rows=${10}>${({ items, more }) => html`<${List} items=${items} more=${more} text=${text} />`}<//>
-    ${creating && html`<${GroupDialog} onClose=${() => setCreating(false)} onDone=${(name) => { groups.reload(); if (name) go(["consumer-groups", name]); }} />`}`;
+    <${Loaded} query=${groups} rows=${10}>${({ items, problems, more }) => html`<${Problems} problems=${problems} /><${List} items=${items} more=${more} text=${text} />`}<//>
+    ${creating && html`<${GroupDialog} onClose=${() => { setCreating(false); if (created) go(["consumer-groups", created]); }} onDone=${(name) => { groups.reload(); setCreated(name); }} />`}`;
 }
 
 function List({ items, more, text }) {

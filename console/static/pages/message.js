@@ -76,7 +76,7 @@ function Body({ message }) {
   const limit = 4096;
   return html`<${Card} title="Body" note=${bytes(data.length)} actions=${html`<${Segments} label="Show the body as" options=${options} value=${way} onChange=${setWay} />${message.text !== null && html`<${Copy} text=${message.text} label="Copy the body" />`}`}>
     ${data.length === 0 ? html`<p class="faint">The body is empty.</p>`
-      : html`<pre class="code" tabindex="0" role="region" aria-label="Body">${way === "json" ? html`<${Json} text=${json} />` : way === "text" ? message.text : hexDump(data, limit)}</pre>`}
+      : html`<pre class="code" tabindex="0" role="region" aria-label="Content of the body">${way === "json" ? html`<${Json} text=${json} />` : way === "text" ? message.text : hexDump(data, limit)}</pre>`}
     ${way === "hex" && data.length > limit && html`<p class="hint">The first ${bytes(limit)} of ${bytes(data.length)}.</p>`}
   <//>`;
 }

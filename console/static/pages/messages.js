@@ -1,6 +1,6 @@
 import { html, useEffect, useMemo, useState } from "../lib/html.js";
 import { api, itemsOf } from "../lib/api.js";
-import { Badge, Button, Card, Empty, Failure, Field, Loading, PageHeader, Segments, Table, Time } from "../lib/components.js";
+import { Badge, Button, Card, Empty, Failure, Field, Loading, PageHeader, Problems, Segments, Table, Time } from "../lib/components.js";
 import { bytes, count, plural, toLocalInput } from "../lib/format.js";
 import { go, href, useQuery } from "../lib/state.js";
 
@@ -17,19 +17,22 @@ export const MESSAGES = [
   { id: "size", title: "Size", number: true, value: (row) => row.sizeBytes, cell: (row) => bytes(row.sizeBytes) },
 ];
 
+const NOTHING = { items: [], problems: [], cursor: null, busy: false, error: null };
+
 /** Pages of a list that a cursor continues. `read(cursor)` returns the next part; null: there is nothing to read. */
 export function usePages(read, key) {
-  const [state, setState] = useState({ key: null, items: [], cursor: null, busy: false, error: null });
+  const [state, setState] = useState({ ...NOTHING, key: null });
   const load = async (before) => {
     setState({ ...before, busy: true, error: null });
     try {
       const page = await read(before.cursor || undefined);
-      setState((now) => (now.key === key ? { key, items: [...before.items, ...itemsOf(page)], cursor: page.cursor ?? null, busy: false, error: null } : now));
+      const next = { ...NOTHING, key, items: [...before.items, ...itemsOf(page)], problems: page.problems || [], cursor: page.cursor ?? null };
+      setState((now) => (now.key === key ? next : now));
     } catch (error) {
       setState((now) => (now.key === key ? { ...before, busy: false, error } : now));
     }
   };
-  const first = { key, items: [], cursor: null, busy: false, error: null };
+  const first = { ...NOTHING, key };
   useEffect(() => {
     if (key !== null) load(first);
     else setState(first);
@@ -86,6 +89,7 @@ function Found({ query, searchKey }) {
   const pages = usePages(read, searchKey);
   return html`<p class="summary" role="status">${pages.busy ? "Searching …" : pages.started && !pages.error ? `${plural(pages.items.length, "message")}${pages.cursor ? ", and further ones" : ""}` : ""}</p>
     ${pages.error && html`<${Failure} error=${pages.error} retry=${pages.reload} title="The search failed" />`}
+    <${Problems} problems=${pages.problems} />
     ${pages.busy && !pages.items.length && html`<${Loading} />`}
     ${!pages.busy && pages.started && !pages.error && !pages.items.length && html`<${Card}><${Empty} icon="messages" title="No message was found">${query.by === "window" || !query.by ? html`${query.topic} has no message in this window.` : html`No message of ${query.topic} has “${query.text}”.`}<//><//>`}
     ${pages.items.length > 0 && html`<${Card} flush><${Table} label="Messages" rows=${pages.items} rowKey=${(row) => row.id} columns=${MESSAGES} size=${200} /><//>`}

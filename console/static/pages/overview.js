@@ -1,7 +1,7 @@
 import { html, useMemo } from "../lib/html.js";
 import { api } from "../lib/api.js";
 import { LineChart, Meter, Sparkline } from "../lib/chart.js";
-import { Badge, Card, Empty, Figure, Figures, Loaded, PageHeader, Problems, Status, Table, Time } from "../lib/components.js";
+import { Badge, Card, Empty, Figure, Figures, Loaded, Loading, PageHeader, Problems, Status, Table, Time } from "../lib/components.js";
 import { bytes, count, duration, percent, plural, rate, short } from "../lib/format.js";
 import { live, useLive } from "../lib/live.js";
 import { href, useQuery } from "../lib/state.js";
@@ -9,8 +9,8 @@ import { href, useQuery } from "../lib/state.js";
 const MOST = 6;
 
 /** What needs a person's attention, the worst first. */
-function attention(clusters, raft, groups) {
-  const list = [];
+function attention(clusters, raft, groups, unread) {
+  const list = unread.map(([what, query, to]) => ["warn", `${what} could not be read`, query.error.message, to]);
   for (const cluster of clusters) {
     for (const broker of cluster.brokers) {
       if (!broker.reachable) list.push(["bad", `Broker ${broker.name} (${broker.address}) is not reachable`, broker.problem, href(["cluster"])]);
@@ -37,7 +37,7 @@ export function Overview() {
   const groups = useQuery("groups false", (signal) => api.groups({}, signal), { every: 30000 });
   const topics = useQuery("topics false", (signal) => api.topics({}, signal), { every: 30000 });
   return html`<${PageHeader} title="Overview" />
-    <${Loaded} query=${clusters}>${(list) => html`<${Content} clusters=${list} raft=${raft.data || []} groups=${groups} topics=${topics} />`}<//>`;
+    <${Loaded} query=${clusters}>${(list) => html`<${Content} clusters=${list} raft=${raft} groups=${groups} topics=${topics} />`}<//>`;
 }
 
 function Content({ clusters, raft, groups, topics }) {
@@ -45,7 +45,9 @@ function Content({ clusters, raft, groups, topics }) {
   const brokers = clusters.flatMap((each) => each.brokers);
   const up = brokers.filter((each) => each.reachable);
   const groupList = groups.data?.items || [];
-  const list = useMemo(() => attention(clusters, raft, groupList), [clusters, raft, groupList]);
+  const unread = [["Raft groups", raft, href(["cluster"])], ["Consumer groups", groups, href(["consumer-groups"])], ["Topics", topics, href(["topics"])]].filter(([, query]) => query.error);
+  const list = useMemo(() => attention(clusters, raft.data || [], groupList, unread), [clusters, raft.data, groupList, unread.length]);
+  const reading = raft.loading || groups.loading;
   const lag = figures ? Object.values(figures.lags).reduce((sum, each) => sum + each, 0) : null;
   const inNow = figures ? figures.inPerS : up.reduce((sum, each) => sum + each.rates.inPerS, 0);
   const outNow = figures ? figures.outPerS : up.reduce((sum, each) => sum + each.rates.outPerS, 0);
@@ -66,7 +68,7 @@ function Content({ clusters, raft, groups, topics }) {
       <//>
       <${Card} title="Needs attention" note=${list.length ? plural(list.length, "finding") : ""}>
         ${list.length ? html`<ul class="attention">${list.slice(0, 20).map(([kind, title, why, to]) => html`<li key=${title} class=${kind}><a href=${to}><${Status} kind=${kind}>${title}<//></a>${why && html`<small>${why}</small>`}</li>`)}</ul>`
-          : html`<${Empty} icon="check" title="Nothing to do">All brokers answer, each Raft group has a leader, and subscriptions agree.<//>`}
+          : reading ? html`<${Loading} rows=${3} />` : html`<${Empty} icon="check" title="Nothing to do">All brokers answer, each Raft group has a leader, and subscriptions agree.<//>`}
       <//>
     </div>
     <div class="columns">
@@ -79,7 +81,7 @@ function Content({ clusters, raft, groups, topics }) {
 }
 
 const BROKERS = [
-  { id: "name", title: "Broker", cell: (row) => html`<b>${row.name}</b> <span class="faint mono">${row.address}</span>` },
+  { id: "name", title: "Broker", wide: true, cell: (row) => html`<b>${row.name}</b> <span class="faint mono">${row.address}</span>` },
   { id: "role", title: "Role", cell: (row) => html`<${Badge} kind=${row.role === "leader" || row.role === "master" ? "accent" : "plain"}>${row.role}<//>` },
   { id: "state", title: "State", cell: (row) => html`<${Status} kind=${row.reachable ? (row.problem ? "warn" : "good") : "bad"}>${row.reachable ? (row.problem ? "problem" : "reachable") : "not reachable"}<//>` },
   { id: "in", title: "In", number: true, cell: (row) => (row.reachable ? rate(row.rates.inPerS) : "–") },

@@ -1,7 +1,7 @@
 // Create, change and delete a topic, and send a test message to it.
 import { html, useState } from "../lib/html.js";
 import { api } from "../lib/api.js";
-import { ChangeDialog } from "../lib/change.js";
+import { ChangeDialog, failedOf } from "../lib/change.js";
 import { Badge, Banner, Button, Check, Dialog, Failure, Field, Pairs } from "../lib/components.js";
 import { href } from "../lib/state.js";
 
@@ -31,7 +31,7 @@ export function TopicDialog({ topic, onClose, onDone }) {
     <${Check} label="Ordered" hint="Producers keep to the brokers of an order configuration; a queue keeps the order of its messages in any case." checked=${order} onChange=${setOrder} />
     ${topic && Number(write) < config.writeQueues && html`<${Banner} kind="warn" title="Fewer queues">Messages in the queues that are left out stay, and can be read as long as they are among the queues to read.<//>`}`;
   return html`<${ChangeDialog} title=${topic ? `Change ${topic.name}` : "Create topic"} verb=${topic ? "Change topic" : "Create topic"} form=${form} valid=${valid} owner=${topic?.owner}
-    run=${(dryRun) => api.putTopic(name, values, etag, dryRun)} onDone=${() => onDone(topic ? null : name)} onClose=${onClose} />`;
+    run=${(dryRun) => api.putTopic(name, values, etag, dryRun)} onDone=${(result) => onDone(topic || failedOf(result) ? null : name)} onClose=${onClose} />`;
 }
 
 export function DeleteTopicDialog({ topic, onClose, onDone }) {

@@ -1,7 +1,7 @@
 import { html, useMemo, useState } from "../lib/html.js";
 import { api } from "../lib/api.js";
 import { Sparkline } from "../lib/chart.js";
-import { Badge, Button, Card, Check, Empty, Loaded, Owner, PageHeader, Search, Table } from "../lib/components.js";
+import { Badge, Button, Card, Check, Empty, Loaded, Owner, PageHeader, Problems, Search, Table } from "../lib/components.js";
 import { count, plural, rate } from "../lib/format.js";
 import { live, useLive } from "../lib/live.js";
 import { go, href, useMay, useQuery } from "../lib/state.js";
@@ -40,13 +40,14 @@ export function TopicsPage({ query }) {
   const text = query.search || "";
   const canChange = useMay("admin");
   const [creating, setCreating] = useState(false);
+  const [created, setCreated] = useState(null);
   const topics = useQuery(`topics ${system}`, (signal) => api.topics({ system }, signal), { every: 15000 });
   const change = (values) => go(["topics"], { search: text, system: system || "", ...values }, { replace: true });
   return html`<${PageHeader} title="Topics" actions=${canChange && html`<${Button} kind="primary" icon="plus" onClick=${() => setCreating(true)}>Create topic<//>`} />
     <div class="toolbar"><${Search} value=${text} onInput=${(search) => change({ search })} label="Search topics" placeholder="Search topics" />
       <${Check} label="System topics" checked=${system} onChange=${(on) => change({ system: on || "" })} /></div>
-    <${Loaded} query=${topics} rows=${10}>${({ items, more }) => html`<${List} items=${items} more=${more} text=${text} onCreate=${canChange && (() => setCreating(true))} />`}<//>
-    ${creating && html`<${TopicDialog} onClose=${() => setCreating(false)} onDone=${(name) => { topics.reload(); if (name) go(["topics", name]); }} />`}`;
+    <${Loaded} query=${topics} rows=${10}>${({ items, problems, more }) => html`<${Problems} problems=${problems} /><${List} items=${items} more=${more} text=${text} onCreate=${canChange && (() => setCreating(true))} />`}<//>
+    ${creating && html`<${TopicDialog} onClose=${() => { setCreating(false); if (created) go(["topics", created]); }} onDone=${(name) => { topics.reload(); setCreated(name); }} />`}`;
 }
 
 function List({ items, more, text, onCreate }) {
