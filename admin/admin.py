@@ -18,7 +18,16 @@ import ssl
 from types import TracebackType
 from typing import Self
 
+from tallystick.admin.brokers import Brokers
+from tallystick.admin.clusters import Clusters
+from tallystick.admin.groups import Groups
+from tallystick.admin.messages import Messages
+from tallystick.admin.servers import Servers
+from tallystick.admin.topics import Topics
 from tallystick.client import Acl, Client
+
+TIMEOUT_S = 5.0
+"""Seconds of one request to one server."""
 
 
 class Admin:
@@ -30,14 +39,35 @@ class Admin:
         *,
         tls: bool | ssl.SSLContext = False,
         acl: Acl | tuple[str, str] | None = None,
-        timeout: float = 5.0,
+        timeout: float = TIMEOUT_S,
     ) -> None:
         """The arguments are those of `Client`. `timeout`: seconds of one request to one server."""
-        self.client = Client(nameservers, tls=tls, acl=acl, timeout=timeout)
+        client = Client(nameservers, tls=tls, acl=acl, timeout=timeout, connect_timeout=min(timeout, 3.0))
+        self._share(client, timeout)
+        self._owned: Client | None = client
+
+    @classmethod
+    def of(cls, client: Client, *, timeout: float = TIMEOUT_S) -> Self:
+        """Returns an admin core that uses a client which is open, and leaves it open."""
+        found = cls.__new__(cls)
+        found._share(client, timeout)
+        found._owned = None
+        return found
+
+    def _share(self, client: Client, timeout: float) -> None:
+        self.client = client
+        servers = Servers(client, timeout)
+        self.clusters = Clusters(servers)
+        self.brokers = Brokers(servers)
+        self.topics = Topics(servers)
+        self.groups = Groups(servers)
+        self.messages = Messages(servers)
 
     async def __aenter__(self) -> Self:
-        await self.client.__aenter__()
+        if self._owned is not None:
+            await self._owned.__aenter__()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        await self.client.close()
+        if self._owned is not None:
+            await self._owned.close()

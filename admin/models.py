@@ -35,20 +35,21 @@ def camel_case(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[Item]):
-    """A part of a long list. `cursor`: for the next part; None at the end."""
-
-    items: list[Item]
-    cursor: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Problem:
     """Something that could not be read. A list with problems is incomplete."""
 
     subject: str
     """The server, the topic, or the group."""
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Item]):
+    """A part of a long list. `cursor`: for the next part; None at the end."""
+
+    items: list[Item]
+    cursor: str | None = None
+    problems: list[Problem] = field(default_factory=list)
 
 
 # --- clusters and brokers ---
@@ -187,7 +188,7 @@ class Topic:
     rates: Rates = Rates()
     etag: str = ""
     owner: str | None = None
-    """The Kubernetes resource that manages it, such as `Topic shop/orders`; None: nobody knows of one."""
+    """The Kubernetes resource that manages it, such as `Topic shop/orders`; None: none is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,3 +147,17 @@ class Client:
         """Sends any request to a server. Refused: the answer is an error. ConnectionFailed, NoAnswer: no answer."""
         command = Command(code, ext=dict(ext) if ext is not None else None, body=body)
         return await self._session.connections.ask(address, command, timeout or self._session.timeout_s)
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout: float | None = None,
+    ) -> Command:
+        """Sends any request to a server and returns the answer, whatever its code. ConnectionFailed, NoAnswer: no
+        answer. It does not wait for the pause after a failed attempt to connect, but fails at once."""
+        command = Command(code, ext=dict(ext) if ext is not None else None, body=body)
+        return await self._session.connections.call(address, command, timeout or self._session.timeout_s, patient=False)

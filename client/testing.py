@@ -24,10 +24,11 @@ class Broker:
     """A name server and a broker. An asynchronous context manager; leaving it removes the folder, if it made it.
 
     `settings` are those of the broker and of the store, by RocketMQ's names. `stop_broker` and `start_broker` show what
-    an application does when its broker is away.
+    an application does when its broker is away. With `nameserver` it has no name server, and registers with this one:
+    a second broker of a cluster, whose `brokerName` must differ.
     """
 
-    def __init__(self, folder: Path | None = None, **settings: Any) -> None:
+    def __init__(self, folder: Path | None = None, *, nameserver: str = "", **settings: Any) -> None:
         """RuntimeError: the wheel `tallystick` is not installed."""
         try:
             self._node = import_module("tallystick.node.core.settings")
@@ -44,25 +45,26 @@ class Broker:
         self._nameserver: Any = None
         self._broker: Any = None
         self._port = 0
-        self.nameserver = ""
+        self.nameserver = nameserver
         """The address for `Client`, once it is running."""
 
     async def __aenter__(self) -> Self:
-        settings = self._node.NameServerSettings(
-            listenPort=0, bindAddress=_HOST, kvConfigPath=str(self._folder / "kvConfig.json")
-        )
-        self._nameserver = self._nameserver_type(settings)
-        self.nameserver = f"{_HOST}:{await self._nameserver.start()}"
+        if not self.nameserver:
+            settings = self._node.NameServerSettings(
+                listenPort=0, bindAddress=_HOST, kvConfigPath=str(self._folder / "kvConfig.json")
+            )
+            self._nameserver = self._nameserver_type(settings)
+            self.nameserver = f"{_HOST}:{await self._nameserver.start()}"
         try:
             await self.start_broker()
         except BaseException:
-            await self._nameserver.stop()
+            await self._stop_nameserver()
             raise
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         await self.stop_broker()
-        await self._nameserver.stop()
+        await self._stop_nameserver()
         if self._own is not None:
             await asyncio.to_thread(self._own.cleanup)
 
@@ -88,6 +90,10 @@ class Broker:
         )
         self._broker = await self._broker_type.start(broker, store)
         self._port = self._broker.host.port
+
+    async def _stop_nameserver(self) -> None:
+        if self._nameserver is not None:
+            await self._nameserver.stop()
 
     async def stop_broker(self) -> None:
         """Stops the broker. The name server stays."""

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from tallystick.console.api.problems import Problem
+from tallystick.console.api.problems import ProblemError
 
 IDLE_S = 3600.0
 """A session without a request for this time ends."""
@@ -33,10 +33,8 @@ MOST_SESSIONS = 256
 """Of all users. One more ends the session that has been idle longest."""
 MOST_OF_USER = 16
 COOKIE = "tally-session"
-CALLER = "console-caller"
-"""Key of a request: its Caller."""
-USER, BY = "user", "by"
-"""Keys of a request for the access log."""
+USER, BY = web.RequestKey("user", str), web.RequestKey("by", str)
+"""Keys of a request for the access log: the user, and how the caller is known."""
 _UNKNOWN_SECRET = secrets.token_hex(16)
 
 
@@ -207,7 +205,7 @@ class Access:
         self.sessions = Sessions() if sessions is None else sessions
 
     def caller(self, request: web.Request) -> Caller:
-        """Returns who sends a request. Problem: 401, 403 or 429."""
+        """Returns who sends a request. ProblemError: 401, 403 or 429."""
         gate = self.gate
         given = request.headers.get("Authorization")
         if given is not None:
@@ -221,7 +219,7 @@ class Access:
         if gate.needs_login or gate.token_admits is not None or gate.users() is not None:
             raise self._no_credentials("a log-in or a token is required")
         if reason := gate.foreign(request):
-            raise Problem("foreign-page", reason)
+            raise ProblemError("foreign-page", reason)
         return Caller(Role.ADMIN, "address")
 
     def of_session(self, session: Session, source: str) -> Caller | None:
@@ -240,7 +238,7 @@ class Access:
         return Caller(user.role, "session", session.user, session.credential, session)
 
     def log_in(self, request: web.Request, credentials: dict[str, str], response: web.Response) -> Caller:
-        """Begins a session, whose cookie `response` gets. Problem: 401, 403 or 429."""
+        """Begins a session, whose cookie `response` gets. ProblemError: 401, 403 or 429."""
         self._check_site(request)
         self._check_failures(request)
         source = request.remote or ""
@@ -248,21 +246,21 @@ class Access:
         if name is None:
             admits = self.gate.token_admits
             if admits is None:
-                raise Problem("not-permitted", "this port has no tokens", methods=self.gate.methods())
+                raise ProblemError("not-permitted", "this port has no tokens", methods=self.gate.methods())
             is_right, role = admits(f"Bearer {secret}"), Role.ADMIN
         else:
             users = self.gate.users()
             if users is None:
-                raise Problem("not-permitted", "there is no access control here", methods=self.gate.methods())
+                raise ProblemError("not-permitted", "there is no access control here", methods=self.gate.methods())
             user = users.find(name, source)
             is_right = _same(_UNKNOWN_SECRET if user is None else user.secret, secret) and user is not None
             found = None if user is None else user.role
             if is_right and found is None:
-                raise Problem("not-permitted", f"the permissions of {name} do not include the console")
+                raise ProblemError("not-permitted", f"the permissions of {name} do not include the console")
             role = found or Role.VIEWER
         if not is_right:
             self.gate.failures.add(source)
-            raise Problem("wrong-credentials", "the credentials are wrong, or the user is disabled")
+            raise ProblemError("wrong-credentials", "the credentials are wrong, or the user is disabled")
         cookie, session = self.sessions.begin(name, secret)
         response.set_cookie(
             _cookie_name(request),
@@ -276,7 +274,7 @@ class Access:
         return Caller(role, "session", name, secret if name is not None else None, session)
 
     def log_out(self, request: web.Request, response: web.Response) -> None:
-        """Ends the session of a request, if it has one. Problem: 403, from a page of another site."""
+        """Ends the session of a request, if it has one. ProblemError: 403, from a page of another site."""
         self._check_site(request)
         cookie = request.cookies.get(_cookie_name(request))
         if cookie is not None and (session := self.sessions.get(cookie)) is not None:
@@ -295,17 +293,17 @@ class Access:
 
     def _check_site(self, request: web.Request) -> None:
         if reason := self.gate.cross_site(request):
-            raise Problem("foreign-page", reason)
+            raise ProblemError("foreign-page", reason)
 
     def _check_failures(self, request: web.Request) -> None:
         remote = request.remote or ""
         if wait_s := self.gate.failures.wait_s(remote):
             detail = f"too many wrong credentials came from {remote}: retry in {wait_s} s"
-            raise Problem("too-many-failures", detail, headers={"Retry-After": str(wait_s)})
+            raise ProblemError("too-many-failures", detail, headers={"Retry-After": str(wait_s)})
 
-    def _no_credentials(self, detail: str) -> Problem:
+    def _no_credentials(self, detail: str) -> ProblemError:
         headers = {"WWW-Authenticate": "Bearer"} if self.gate.token_admits is not None else None
-        return Problem("no-credentials", detail, headers=headers, methods=self.gate.methods())
+        return ProblemError("no-credentials", detail, headers=headers, methods=self.gate.methods())
 
 
 def _same(one: str, other: str) -> bool:

@@ -50,6 +50,7 @@ class Console:
 
     def add_to(self, app: web.Application) -> None:
         """Adds the routes, and the end of streams and connections when the server stops."""
+        app[CONSOLE] = self
         app.add_routes(self._pages)
         app.add_routes(Interface(self.services, HANDLERS).routes())
         app.on_shutdown.append(self._stop)
@@ -60,3 +61,7 @@ class Console:
 
     async def _close(self, app: web.Application) -> None:
         await self.services.backends.close()
+
+
+CONSOLE = web.AppKey("console", Console)
+"""Where an application has its console."""

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 
 from tallystick.admin.admin import Admin
 from tallystick.client import Producer
-from tallystick.console.api.problems import Problem
+from tallystick.console.api.problems import ProblemError
 from tallystick.console.live import Live
 from tallystick.console.receiving import Consumers, Receivers
 
 Identity = tuple[str, str] | None
 """A user and the secret; None: the credentials of the process."""
 Connect = Callable[[Identity], Admin]
-"""Makes an admin core, which is not connected yet. Problem: the name servers are not known yet."""
+"""Makes an admin core, which is not connected yet. ProblemError: the name servers are not known yet."""
 IDLE_S = 600.0
 MOST = 64
 _SWEEP_S = 1.0
@@ -79,15 +79,15 @@ class Backends:
         self._closed = False
 
     async def get(self, identity: Identity) -> Backend:
-        """Returns the one of an identity. Problem: there are too many, or the cluster is not known yet."""
+        """Returns the one of an identity. ProblemError: there are too many, or the cluster is not known yet."""
         found = self._found.get(identity)
         if found is not None:
             found.used_s = time.monotonic()
             return found
         if self._closed:
-            raise Problem("busy", "the process is stopping")
+            raise ProblemError("busy", "the process is stopping")
         if len(self._found) >= MOST and not await self._close_oldest():
-            raise Problem("busy", f"requests of {MOST} users are in progress", headers={"Retry-After": "1"})
+            raise ProblemError("busy", f"requests of {MOST} users are in progress", headers={"Retry-After": "1"})
         admin = self._connect(identity)
         await admin.__aenter__()
         if (other := self._found.get(identity)) is not None:

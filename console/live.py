@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tallystick.admin.models import Figures, json_of
 from tallystick.client import ClientError
 from tallystick.console.api.encoding import encoded
-from tallystick.console.api.problems import Problem, problem_of
+from tallystick.console.api.problems import ProblemError, problem_of
 
 INTERVAL_S = 2.0
 _log = logging.getLogger("tallystick.console")
@@ -76,7 +76,7 @@ class Live:
             problem = problem_of(error)
         except Exception:
             _log.exception("the figures could not be read")
-            problem = Problem("internal", "the figures could not be read: the log of this server has the details")
+            problem = ProblemError("internal", "the figures could not be read: the log of this server has the details")
         return LiveEvent("problem", encoded(problem.body))
 
     def _publish(self, event: LiveEvent) -> None:

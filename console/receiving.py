@@ -18,7 +18,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from tallystick.client import Batch, Client, ClientError, Consumer, Delivery, Start
-from tallystick.console.api.problems import Problem
+from tallystick.console.api.problems import ProblemError
 
 IDLE_S = 120.0
 MOST_CONSUMERS = 32
@@ -73,7 +73,7 @@ class Receiver:
         """
         room = _MOST_OPEN - len(self.open)
         if room < 1:
-            raise Problem("busy", f"{_MOST_OPEN} messages of this group wait for their acknowledgement")
+            raise ProblemError("busy", f"{_MOST_OPEN} messages of this group wait for their acknowledgement")
         self._waiting += 1
         try:
             deliveries = await self._take(min(most, room), wait_s, stopping)
@@ -137,18 +137,19 @@ class Receivers:
         return len(self._found)
 
     async def get(self, group: str, topic: str, start: Start) -> Receiver:
-        """Returns the consumer of a group, which it makes if there is none. ClientError; Problem: 409, 503."""
+        """Returns the consumer of a group, which it makes if there is none. ClientError; ProblemError: 409, 503."""
         async with self._starting:
             found = self._found.get(group)
             if found is not None:
                 if found.topic != topic:
-                    raise Problem(
-                        "conflict", f"this server consumes {found.topic} for the group {group}; a group has one topic here"
+                    raise ProblemError(
+                        "conflict",
+                        f"this server consumes {found.topic} for the group {group}; a group has one topic here",
                     )
                 found.used_s = time.monotonic()
                 return found
             if self._consumers.count >= MOST_CONSUMERS:
-                raise Problem("busy", f"this server has {MOST_CONSUMERS} consumers", headers={"Retry-After": "30"})
+                raise ProblemError("busy", f"this server has {MOST_CONSUMERS} consumers", headers={"Retry-After": "30"})
             await self._check(group, topic)
             consumer = self._client.consumer(
                 group,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tallystick.node.backup.errors import BackupError, DamagedBackupError
 from tallystick.node.broker.group.queue_ends import QueueEndsError
-from tallystick.node.commands import backup, config, group, messages, migrate, promote, store, topics
+from tallystick.node.commands import backup, config, console, group, messages, migrate, promote, store, topics
 from tallystick.node.commands.terminal import InputError, error_text
 from tallystick.node.core.client import RequestRefusedError
 from tallystick.node.core.configuration import ConfigurationError, Flag, Settings, load
@@ -134,7 +134,7 @@ def _parser() -> CommandParser:
     _process_options(nameserver)
     nameserver.set_defaults(call=_nameserver)
 
-    for module in (topics, messages, store, backup, group, promote, migrate, config):
+    for module in (topics, messages, store, backup, group, promote, migrate, config, console):
         module.add_parsers(commands)
     return parser
 

@@ -28,17 +28,15 @@ from tallystick.node.broker.group.group_role import BrokerGroup
 from tallystick.node.core import logs, service_manager
 from tallystick.node.core.addresses import wait_for_address
 from tallystick.node.core.configuration import Settings
-from tallystick.node.core.settings import HttpSettings
 from tallystick.node.core.starting import WAITING, StartProgress, StartStoppedError
 from tallystick.node.http.admin_api import AdminView
-from tallystick.node.http.console import ConsoleView
+from tallystick.node.http.console import ConsoleView, console_url
 from tallystick.node.http.metrics import BrokerMetrics
 from tallystick.node.http.node_api import ProcessClock, broker_json, nameserver_json
 from tallystick.node.http.process_metrics import MemoryMetrics, NameServerMetrics, TlsMetrics
 from tallystick.node.http.server import HttpServer, Probes
 from tallystick.node.nameserver.server import NameServer
 from tallystick.node.tls.process import ProcessTls
-from tallystick.node.tls.settings import TlsMode
 from tallystick.store import memory_budget
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.formats.message import Host
@@ -146,6 +144,7 @@ class _Process:
             settings.broker, settings.store, progress=self._progress, findings=self._findings, tls=self._tls
         )
         broker.http = _reached_at(self._http, broker.advertised)
+        broker.describe = self._node
         self._metrics = BrokerMetrics(broker)
         if broker.settings.logLevel != settings.broker.logLevel:  # it was changed while an earlier process ran
             logs.set_level(broker.settings.logLevel)
@@ -243,13 +242,6 @@ def _registered_with(nameserver: Host, settings: Settings) -> Settings:
     loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}
     near = Host(loopback.get(nameserver.ip, nameserver.ip), nameserver.port)
     return replace(settings, broker=replace(settings.broker, namesrvAddr=str(near)))
-
-
-def console_url(http: Host, settings: HttpSettings) -> str:
-    """Returns where a browser on this machine finds the console."""
-    near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(http.ip, http.ip)
-    scheme = "https" if settings.tlsMode is TlsMode.enforcing else "http"
-    return f"{scheme}://{Host(near, http.port)}/"
 
 
 def _reached_at(http: Host | None, advertised: Host) -> Host | None:

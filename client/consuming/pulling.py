@@ -14,8 +14,8 @@ from tallystick.client.transport.routes import Queue
 from tallystick.client.transport.session import Session
 from tallystick.client.wire.codes import RequestCode, ResponseCode
 from tallystick.client.wire.command import Command
+from tallystick.client.wire.pulling import pull_fields
 
-_COMMIT, _SUSPEND, _WITH_SUBSCRIPTION = 1, 2, 4
 _NOTHING = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
 _ANSWER_S = 10.0
 """Seconds beyond those of waiting in which a broker must answer a pull."""
@@ -74,20 +74,16 @@ class Queues:
         if address is None:
             raise ConnectionFailed(f"broker {queue.broker}", "is in no route at present")
         # Brokers know an SQL filter from heartbeats, and do not compile it for each pull.
-        flags = (_SUSPEND if wait_s else 0) | (0 if isinstance(where, Sql) else _WITH_SUBSCRIPTION)
-        ext = {
-            "consumerGroup": self._group,
-            "topic": queue.topic,
-            "queueId": str(queue.id),
-            "queueOffset": str(offset),
-            "maxMsgNums": str(count),
-            "sysFlag": str(flags | (_COMMIT if commit is not None else 0)),
-            "commitOffset": str(commit if commit is not None else 0),
-            "suspendTimeoutMillis": str(int(wait_s * 1000)),
-            "subscription": where.text,
-            "subVersion": str(version),
-            "expressionType": where.kind,
-        }
+        ext = pull_fields(
+            *(self._group, queue.topic, queue.id, offset),
+            count=count,
+            wait_s=wait_s,
+            expression=where.text,
+            kind=where.kind,
+            with_subscription=not isinstance(where, Sql),
+            version=version,
+            commit=commit,
+        )
         command = Command(RequestCode.PULL_MESSAGE, ext=ext)
         answer = await self._session.connections.call(address, command, wait_s + _ANSWER_S)
         if answer.code != ResponseCode.SUCCESS and answer.code not in _NOTHING:

@@ -118,6 +118,7 @@ class Stored:
 
     __slots__ = (
         "_body",
+        "_born_host",
         "_crc",
         "_plain",
         "_properties",
@@ -155,6 +156,7 @@ class Stored:
         attempts: int,
         prepared_position: int,
         size: int,
+        born_host: bytes = bytes(8),
     ) -> None:
         self.broker = broker
         self.stored_in = stored_in
@@ -172,6 +174,7 @@ class Stored:
         self.attempts = attempts
         self.prepared_position = prepared_position
         self.size = size
+        self._born_host = born_host
         self._properties: dict[str, str] | None = None
         self._plain: bytes | None = None
 
@@ -188,10 +191,20 @@ class Stored:
         """The body as it was sent. ProtocolError: it is damaged, or this client cannot decompress it."""
         plain = self._plain
         if plain is None:
-            if self._body and zlib.crc32(self._body) & 0x7FFFFFFF != self._crc:
+            if not self.is_sound:
                 raise ProtocolError(f"the body of message {self.message_id} is damaged: its CRC differs")
             plain = self._plain = plain_body(self._body, self.sys_flag)
         return plain
+
+    @property
+    def stored_body(self) -> bytes:
+        """The body as it is stored: compressed, if `sys_flag` says so, and not checked."""
+        return self._body
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the body has its CRC."""
+        return not self._body or zlib.crc32(self._body) & 0x7FFFFFFF == self._crc
 
     @property
     def topic(self) -> str:
@@ -220,6 +233,16 @@ class Stored:
     def message_id(self) -> str:
         """The broker's id: its address and the position in its log."""
         return encode_message_id(Host.decode(self._store_host), self.position)
+
+    @property
+    def born_host(self) -> Host:
+        """The address of the client that sent it, as its broker saw it."""
+        return Host.decode(self._born_host)
+
+    @property
+    def store_host(self) -> Host:
+        """The address of the broker that stored it."""
+        return Host.decode(self._store_host)
 
     @property
     def sent_at(self) -> datetime:
@@ -285,7 +308,7 @@ def decode_stored(data: bytes, broker: str, kind: type[S]) -> list[S]:
                 position,
                 sys_flag,
                 born,
-                _,
+                born_host,
                 stored,
                 host,
                 times,
@@ -310,7 +333,7 @@ def decode_stored(data: bytes, broker: str, kind: type[S]) -> list[S]:
             found.append(
                 kind(
                     *(broker, topic, queue, offset, data[body_at:topic_at], data[name_end + 2 : text_end], crc, flag),
-                    *(sys_flag, position, born, stored, host, times, prepared, size),
+                    *(sys_flag, position, born, stored, host, times, prepared, size, born_host),
                 )
             )
             at = text_end
@@ -323,8 +346,15 @@ def _with_ipv6(data: bytes, at: int) -> tuple[tuple[Any, ...], int]:
     """Returns the fields of a record up to its body, and where the body begins."""
     head = _HEAD.unpack_from(data, at)
     sys_flag = head[7]
-    born_end = at + _HEAD.size + (20 if sys_flag & SysFlag.BORN_HOST_V6 else 8)
+    born_at = at + _HEAD.size
+    born_end = born_at + (20 if sys_flag & SysFlag.BORN_HOST_V6 else 8)
     (store_ms,) = _LONG.unpack_from(data, born_end)
     host_end = born_end + 8 + (20 if sys_flag & SysFlag.STORE_HOST_V6 else 8)
     host = data[born_end + 8 : host_end]
-    return (*head, b"", store_ms, host, *_MIDDLE.unpack_from(data, host_end)), host_end + _MIDDLE.size
+    return (
+        *head,
+        data[born_at:born_end],
+        store_ms,
+        host,
+        *_MIDDLE.unpack_from(data, host_end),
+    ), host_end + _MIDDLE.size

@@ -148,6 +148,11 @@ class RequestCode(enum.IntEnum):
     # between the members of a replicated group, inside an envelope
     AUDIT_LINES = 31006
 
+    # administration -> broker; only tallystick has them. RocketMQ 4 does not answer codes that it does not know: ask
+    # only brokers whose runtime information has `tallystickVersion`
+    DESCRIBE_NODE = 31007
+    CHANGE_GROUP = 31008
+
 
 class ResponseCode(enum.IntEnum):
     """The result of a request. Clients act on it, and some also on the remark."""

@@ -101,6 +101,27 @@ def loads(text: bytes | bytearray | memoryview | str) -> Any:
         return _Reader(text if isinstance(text, str) else bytes(text).decode("utf-8", "replace")).document()
 
 
+def loads_tables(text: bytes) -> Any:
+    """As `loads`, and fast for tables whose keys are numbers or queues: in a dialect that `loads` reads slowly, their
+    keys may come as texts. `int_keys` and `object_keys` read either."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass
+    # A match inside a string ends that string early, so that the result is not JSON, and `loads` reads the text.
+    quoted = _QUEUE_KEY.sub(lambda key: b'"' + key.group().replace(b'"', b'\\"') + b'"', text)
+    try:
+        return orjson.loads(_NUMBER_KEY.sub(rb'"\g<0>"', quoted))
+    except orjson.JSONDecodeError:
+        return loads(text)
+
+
+_QUEUE_KEY = re.compile(
+    rb'(?<=[{,])\{"brokerName":"[^"\\]*","queueId":-?[0-9]+,"topic":"[^"\\]*"\}(?=:)'
+)  # with the fields in the order in which fastjson writes them
+_NUMBER_KEY = re.compile(rb"(?<=[{,])-?[0-9]+(?=:)")
+
+
 def dumps(
     value: Any, pretty: bool = False, *, standard: bool = False, sort_keys: bool = True, ascii_only: bool = False
 ) -> bytes:

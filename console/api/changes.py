@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from tallystick.admin.models import Change, OffsetChange, StepState, json_of
 from tallystick.console.api.interface import Answer
-from tallystick.console.api.problems import Problem
+from tallystick.console.api.problems import ProblemError
 
 
 def done(change: Change | OffsetChange) -> Change | OffsetChange:
-    """Returns a change without a failed step. Problem: one failed; `change` has the result of each."""
+    """Returns a change without a failed step. ProblemError: one failed; `change` has the result of each."""
     failed = [step for step in change.steps if step.state is StepState.FAILED]
     if failed:
         reasons = "; ".join(str(step.error) for step in failed[:3])
         detail = f"{len(failed)} of {len(change.steps)} steps failed: {reasons}"
-        raise Problem("incomplete", detail, change=json_of(change))
+        raise ProblemError("incomplete", detail, change=json_of(change))
     return change
 
 
@@ -23,10 +23,10 @@ def with_etag(value: object, etag: str) -> Answer:
 
 
 def etag_of(if_match: str | None) -> str | None:
-    """Returns the ETag in a header `If-Match`; None: any. Problem: the header has several."""
+    """Returns the ETag in a header `If-Match`; None: any. ProblemError: the header has several."""
     if if_match is None or if_match.strip() == "*":
         return None
     text = if_match.strip()
     if "," in text or not (text.startswith('"') and text.endswith('"') and len(text) > 2):
-        raise Problem("invalid-request", 'If-Match has one ETag as an answer had it, such as "1f3a", or *')
+        raise ProblemError("invalid-request", 'If-Match has one ETag as an answer had it, such as "1f3a", or *')
     return text[1:-1]

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from tallystick.console.api.changes import done
-from tallystick.console.api.events import Gone
+from tallystick.console.api.events import GoneError
 from tallystick.console.api.interface import Call, Handler
 
 
@@ -36,7 +36,7 @@ async def stream_events(call: Call) -> Any:
                         await asyncio.gather(coming, return_exceptions=True)
                     event = coming.result()
                     await stream.send(event.name, event.data)
-        except Gone:
+        except GoneError:
             pass
         return stream.response
 

@@ -18,9 +18,7 @@ _STARTS = {"earliest": Start.FIRST, "latest": Start.LAST}
 async def receive_messages(call: Call) -> Any:
     assert call.backend is not None, "the operation needs a role"
     body = call.body
-    receiver = await call.backend.receivers.get(
-        call["group"], body["topic"], _STARTS[body.get("start", "earliest")]
-    )
+    receiver = await call.backend.receivers.get(call["group"], body["topic"], _STARTS[body.get("start", "earliest")])
     with call.services.polls.take():
         held = await receiver.receive(
             body.get("max", 1),

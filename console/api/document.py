@@ -1,8 +1,8 @@
 """The OpenAPI document as the source of the interface: its operations, and what their requests must be like.
 
 `Document.load` reads `openapi.yaml` and compiles a validator for each body. Parameters are converted from text as
-their schemas say. A request with a parameter that the document does not have is refused: `dryrun=true` must not make the
-change that `dryRun=true` would only have planned.
+their schemas say. A request with a parameter that the document does not have is refused: `dryrun=true` must not make
+the change that `dryRun=true` would only have planned.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import orjson
 import yaml
 from aiohttp import web
 
-from tallystick.console.api.problems import BASE, Problem
+from tallystick.console.api.problems import BASE, ProblemError
 
 METHODS = ("get", "put", "post", "delete", "patch")
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,17})?")
@@ -27,7 +27,7 @@ _BOOLEANS = {"true": True, "false": False}
 _MOST_ERRORS = 20
 
 
-class Invalid(ValueError):
+class InvalidValueError(ValueError):
     """A text that is not a value of its type."""
 
 
@@ -44,18 +44,18 @@ class Parameter:
     validator: Any
 
     def read(self, text: str) -> Any:
-        """Returns the value of a text. Invalid: it is not of the type."""
+        """Returns the value of a text. InvalidValueError: it is not of the type."""
         if self.type == "boolean":
             if text not in _BOOLEANS:
-                raise Invalid(f"{text!r} is not true or false")
+                raise InvalidValueError(f"{text!r} is not true or false")
             return _BOOLEANS[text]
         if self.type in ("integer", "number"):
             if _NUMBER.fullmatch(text) is None:
-                raise Invalid(f"{text!r} is not a number")
+                raise InvalidValueError(f"{text!r} is not a number")
             if "." not in text:
                 return int(text)
             if self.type == "integer":
-                raise Invalid(f"{text!r} is not a whole number")
+                raise InvalidValueError(f"{text!r} is not a whole number")
             return float(text)
         return text
 
@@ -74,13 +74,13 @@ class Operation:
     """The validator of the body; None: the operation has no body."""
 
     async def arguments(self, request: web.Request) -> tuple[dict[str, Any], Any]:
-        """Returns the parameters by name, and the body. Problem: the request is invalid; it lists all errors."""
+        """Returns the parameters by name, and the body. ProblemError: the request is invalid; it lists all errors."""
         errors: list[dict[str, str]] = []
         values = {}
         for parameter in self.parameters:
             try:
                 values[parameter.name] = self._value(parameter, request)
-            except Invalid as error:
+            except InvalidValueError as error:
                 errors.append({"location": f"{parameter.place}.{parameter.name}", "message": str(error)})
         known = {parameter.name for parameter in self.parameters if parameter.place == "query"}
         for name in dict.fromkeys(request.query):
@@ -94,7 +94,7 @@ class Operation:
             errors.append({"location": "body", "message": "the operation has no body"})
         if errors:
             detail = "; ".join(f"{each['location']}: {each['message']}" for each in errors)[:1000]
-            raise Problem("invalid-request", detail, errors=errors[:_MOST_ERRORS])
+            raise ProblemError("invalid-request", detail, errors=errors[:_MOST_ERRORS])
         return values, body
 
     @staticmethod
@@ -107,13 +107,13 @@ class Operation:
             given = request.headers.getall(parameter.name, [])
         if not given:
             if parameter.required:
-                raise Invalid("it is missing")
+                raise InvalidValueError("it is missing")
             return parameter.default
         if len(given) > 1:
-            raise Invalid("it is given more than once")
+            raise InvalidValueError("it is given more than once")
         value = parameter.read(_text(given[0]))
         for error in parameter.validator.iter_errors(value):
-            raise Invalid(_message(error))
+            raise InvalidValueError(_message(error))
         return value
 
     @staticmethod
@@ -226,11 +226,11 @@ def _message(error: Any) -> str:
 
 
 def _text(given: str) -> str:
-    """A text of the URL or the header. Invalid: it is not Unicode."""
+    """A text of the URL or the header. InvalidValueError: it is not Unicode."""
     try:
         given.encode()
     except UnicodeEncodeError:
-        raise Invalid("it is not UTF-8") from None
+        raise InvalidValueError("it is not UTF-8") from None
     return given
 
 

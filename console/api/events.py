@@ -1,7 +1,7 @@
 """Server-sent events: an answer that stays open, for a bounded number of listeners, of which none can slow others.
 
-A listener that does not read within `WRITE_S` is dropped: its connection ends, and the browser connects again. One whose
-machine has gone without a word is found by TCP after `_SILENT_MS`.
+A listener that does not read within `WRITE_S` is dropped: its connection ends, and the browser connects again. One
+whose machine has gone without a word is found by TCP after `_SILENT_MS`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from aiohttp import web
 
 from tallystick.console.api.encoding import encoded
-from tallystick.console.api.problems import Problem
+from tallystick.console.api.problems import ProblemError
 
 WRITE_S = 10.0
 COMMENT_S = 10.0
@@ -24,7 +24,7 @@ _SILENT_MS = 30_000
 _SECOND = 1.0
 
 
-class Gone(Exception):
+class GoneError(Exception):
     """The listener left, reads too slowly, or may not listen any longer."""
 
 
@@ -37,9 +37,9 @@ class Places:
 
     @contextmanager
     def take(self) -> Iterator[None]:
-        """Takes a place within this context. Problem: there is none."""
+        """Takes a place within this context. ProblemError: there is none."""
         if self.count >= self._most:
-            raise Problem("busy", f"this server has {self._most} {self._what}", headers={"Retry-After": "10"})
+            raise ProblemError("busy", f"this server has {self._most} {self._what}", headers={"Retry-After": "10"})
         self.count += 1
         try:
             yield
@@ -69,7 +69,7 @@ class EventStream:
         await self._write(self.response.write(b"retry: 3000\n\n"))
 
     async def send(self, name: str, data: Any, id: str | None = None) -> None:
-        """Sends an event. Gone: to no listener any longer."""
+        """Sends an event. GoneError: to no listener any longer."""
         text = data if isinstance(data, bytes) else encoded(data)
         head = f"id: {id}\n" if id is not None else ""
         await self._write(self.response.write(f"{head}event: {name}\ndata: ".encode() + text + b"\n\n"))
@@ -77,7 +77,7 @@ class EventStream:
     async def wait(self, event: asyncio.Future[Any]) -> bool:
         """Waits until the future is done and returns True; False: a comment was sent meanwhile, so wait again.
 
-        Gone: as in `send`, also if the process stops."""
+        GoneError: as in `send`, also if the process stops."""
         stopping = asyncio.ensure_future(self._stopping.wait())
         loop = asyncio.get_running_loop()
         end_s = loop.time() + COMMENT_S
@@ -85,7 +85,7 @@ class EventStream:
             while loop.time() < end_s:
                 await asyncio.wait({event, stopping}, timeout=_SECOND, return_when=asyncio.FIRST_COMPLETED)
                 if stopping.done():
-                    raise Gone
+                    raise GoneError
                 self._check()
                 if event.done():
                     return True
@@ -97,12 +97,12 @@ class EventStream:
     def _check(self) -> None:
         transport = self._request.transport
         if transport is None or transport.is_closing() or not self._may_listen():
-            raise Gone
+            raise GoneError
 
     async def _write(self, writing: Any) -> None:
         try:
             self._check()
-        except Gone:
+        except GoneError:
             writing.close()
             raise
         try:
@@ -111,6 +111,6 @@ class EventStream:
         except TimeoutError:
             if self._request.transport is not None:
                 self._request.transport.abort()
-            raise Gone from None
+            raise GoneError from None
         except (ConnectionError, RuntimeError):  # aiohttp raises both for a connection that ended
-            raise Gone from None
+            raise GoneError from None

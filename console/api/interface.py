@@ -1,7 +1,7 @@
 """The interface as routes of aiohttp: who asks, whether the request is valid, the handler, and the answer.
 
-Handlers are functions of a `Call`, by the ids of the operations in `openapi.yaml`. They return a value of JSON or of the
-admin core, an `Answer` with status and headers, or a prepared response. Errors become problems in one place.
+Handlers are functions of a `Call`, by the ids of the operations in `openapi.yaml`. They return a value of JSON or of
+the admin core, an `Answer` with status and headers, or a prepared response. Errors become problems in one place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tallystick.console.access import BY, ROLES, USER, Access, Caller
 from tallystick.console.api.document import Document, Operation
 from tallystick.console.api.encoding import encoded
 from tallystick.console.api.events import EventStream, Places
-from tallystick.console.api.problems import Problem, problem_of
+from tallystick.console.api.problems import ProblemError, problem_of
 from tallystick.console.backends import Backend, Backends
 
 MOST_LISTENERS = 64
@@ -111,16 +111,18 @@ class Interface:
 
     def routes(self) -> list[web.RouteDef]:
         """Returns the routes."""
-        return [
-            web.route(operation.method, operation.path, self._served(operation, self._handlers[operation.id]))
-            for operation in self._services.document.operations
-        ]
+        found = []
+        for operation in self._services.document.operations:
+            more = {"allow_head": False} if operation.method == "GET" else {}  # the document has no HEAD
+            handler = self._served(operation, self._handlers[operation.id])
+            found.append(web.route(operation.method, operation.path, handler, **more))
+        return found
 
     def _served(self, operation: Operation, handler: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def serve(request: web.Request) -> web.StreamResponse:
             try:
                 return await self._serve(operation, handler, request)
-            except Problem as problem:
+            except ProblemError as problem:
                 return problem.response()
             except ClientError as error:
                 return problem_of(error).response()
@@ -128,7 +130,7 @@ class Interface:
                 raise
             except Exception:
                 _log.exception("%s %s failed", request.method, operation.path)
-                return Problem("internal", "an error in this server: its log has the details").response()
+                return ProblemError("internal", "an error in this server: its log has the details").response()
 
         return serve
 
@@ -150,7 +152,7 @@ class Interface:
             request[USER] = caller.user
         if caller.role < ROLES[operation.role]:
             detail = f"{operation.id} needs the role {operation.role}; this caller is {caller.role.name.lower()}"
-            raise Problem("not-permitted", detail, role=operation.role)
+            raise ProblemError("not-permitted", detail, role=operation.role)
         return caller
 
 
@@ -165,4 +167,3 @@ def _response(answer: Any) -> web.StreamResponse:
         headers=dict(answer.headers),
         content_type="application/json",
     )
-

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tallystick.admin.models import Page
-from tallystick.console.api.changes import done
 from tallystick.console.api.interface import Call, Handler
-from tallystick.console.api.problems import Problem
+from tallystick.console.api.problems import ProblemError
 
 
 async def search_messages(call: Call) -> Any:
@@ -18,7 +17,7 @@ async def search_messages(call: Call) -> Any:
     if given == ["uniqueKey"]:
         return Page(await messages.by_unique_key(topic, call["uniqueKey"]))
     if given != ["begin", "end"]:
-        raise Problem("invalid-request", "give begin and end, or key, or uniqueKey")
+        raise ProblemError("invalid-request", "give begin and end, or key, or uniqueKey")
     return await messages.search(topic, call["begin"], call["end"], cursor=call["cursor"], limit=call["limit"])
 
 

@@ -74,7 +74,7 @@ _OF_ERRORS: tuple[tuple[type[Exception], str], ...] = (
 """The first class that fits decides: subclasses come before their base."""
 
 
-class Problem(Exception):
+class ProblemError(Exception):
     """A request failed. `kind`: a name of `_KINDS`; `more`: further members of the answer."""
 
     def __init__(self, kind: str, detail: str, *, headers: dict[str, str] | None = None, **more: Any) -> None:
@@ -99,12 +99,12 @@ class Problem(Exception):
         )
 
 
-def problem_of(error: ClientError) -> Problem:
+def problem_of(error: ClientError) -> ProblemError:
     """Returns the problem for an error of the client or the admin core."""
     kind = next((kind for cls, kind in _OF_ERRORS if isinstance(error, cls)), "internal")
     more = {"uniqueKey": error.unique_key} if isinstance(error, Unknown) else {}
     headers = {"Retry-After": "1"} if _KINDS[kind][0] == 503 else None
-    return Problem(
+    return ProblemError(
         kind, str(error), headers=headers, code=error.code, remark=error.remark, address=error.address, **more
     )
 
@@ -114,10 +114,10 @@ def is_of_interface(path: str) -> bool:
     return path == BASE or path.startswith(BASE + "/")
 
 
-def problem_of_status(status: int, detail: str, headers: dict[str, str] | None = None) -> Problem:
+def problem_of_status(status: int, detail: str, headers: dict[str, str] | None = None) -> ProblemError:
     """Returns a problem for a status of HTTP that has no kind here, such as 404 for an unknown path or 405."""
     kind = next((kind for kind, (known, _) in _KINDS.items() if known == status), "invalid-request")
-    problem = Problem(kind, detail, headers=headers)
+    problem = ProblemError(kind, detail, headers=headers)
     if problem.status != status:
         problem.status = status
         problem.body |= {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}

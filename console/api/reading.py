@@ -1,8 +1,8 @@
 """Handlers: reads a queue, waits for its messages, and streams a topic.
 
-A stream pulls each queue by itself, with long polls, and commits no offsets. At most `_MOST_WAITING` messages wait for the
-listener; pulls continue when it has read them. The id of an event has the next offset of each queue, so a listener that
-connects again continues behind the last event that it got.
+A stream pulls each queue by itself, with long polls, and commits no offsets. At most `_MOST_WAITING` messages wait for
+the listener; pulls continue when it has read them. The id of an event has the next offset of each queue, so a listener
+that connects again continues behind the last event that it got.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import orjson
 
 from tallystick.admin.models import json_of
 from tallystick.admin.records import message_of
-from tallystick.client import ALL, ClientError, NotFound, PullConsumer, Queue, Stored, Tags
-from tallystick.console.api.events import EventStream, Gone
+from tallystick.client import ALL, ClientError, PullConsumer, Queue, Stored, Tags
+from tallystick.console.api.events import EventStream, GoneError
 from tallystick.console.api.interface import Call, Handler
-from tallystick.console.api.problems import Problem, problem_of
+from tallystick.console.api.problems import ProblemError, problem_of
 
 _MOST_WAITING = 64
 _MOST_QUEUES = 256
@@ -32,7 +32,7 @@ async def read_queue(call: Call) -> Any:
     queue = Queue(call["topic"], call["broker"], call["queue"])
     pull = call.admin.client.pull(queue.topic)
     if queue not in await pull.queues():
-        raise Problem("not-found", f"the topic has no queue {queue.id} that can be read at broker {queue.broker}")
+        raise ProblemError("not-found", f"the topic has no queue {queue.id} that can be read at broker {queue.broker}")
     low, high = await pull.range(queue)
     offset = call["offset"]
     offset = max(low, high + offset) if offset < 0 else offset
@@ -60,7 +60,7 @@ async def stream_topic(call: Call) -> Any:
         try:
             await stream.begin()
             await _stream(stream, pull, offsets)
-        except Gone:
+        except GoneError:
             pass
         return stream.response
 
@@ -69,7 +69,8 @@ async def _begin(call: Call, pull: PullConsumer) -> dict[Queue, int]:
     """Returns the first offset of each queue."""
     queues = await pull.queues()
     if len(queues) > _MOST_QUEUES:
-        raise Problem("not-supported", f"the topic has {len(queues)} queues; a stream reads at most {_MOST_QUEUES}")
+        detail = f"the topic has {len(queues)} queues; a stream reads at most {_MOST_QUEUES}"
+        raise ProblemError("not-supported", detail)
     known = _decode(call["Last-Event-ID"])
 
     async def first(queue: Queue) -> int:
@@ -121,13 +122,13 @@ async def _stream(stream: EventStream, pull: PullConsumer, offsets: dict[Queue, 
 
 
 async def _until(call: Call, fetching: Any) -> Any:
-    """Returns the result of a long poll. Problem: the process stops meanwhile."""
+    """Returns the result of a long poll. ProblemError: the process stops meanwhile."""
     poll = asyncio.ensure_future(fetching)
     stopping = asyncio.ensure_future(call.services.stopping.wait())
     try:
         await asyncio.wait({poll, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not poll.done():
-            raise Problem("busy", "the process is stopping")
+            raise ProblemError("busy", "the process is stopping")
         return poll.result()
     finally:
         poll.cancel()
@@ -147,7 +148,7 @@ def _decode(text: str | None) -> dict[str, int]:
     except (binascii.Error, ValueError):
         table = None
     if not isinstance(table, dict) or not all(type(each) is int for each in table.values()):
-        raise Problem("invalid-request", "Last-Event-ID is not the id of an event of this stream")
+        raise ProblemError("invalid-request", "Last-Event-ID is not the id of an event of this stream")
     return table
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from tallystick.client import ClientError, ConfigurationError, Message, Producer, SendResult, Unknown
 from tallystick.console.api.interface import Answer, Call, Handler
-from tallystick.console.api.problems import Problem, problem_of
+from tallystick.console.api.problems import ProblemError, problem_of
 
 _PARTS = {
     "tag": "tag",
@@ -64,7 +64,7 @@ def _message(topic: str, row: dict[str, Any]) -> Message:
     fields = {python: row[name] for name, python in _PARTS.items() if name in row}
     if "delaySeconds" in row:
         if "delayLevel" in row:
-            raise Problem("invalid-request", "a message has delayLevel or delaySeconds, not both")
+            raise ProblemError("invalid-request", "a message has delayLevel or delaySeconds, not both")
         fields["delay"] = timedelta(seconds=row["delaySeconds"])
     return Message(topic, body, **fields)
 
@@ -73,7 +73,7 @@ def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
-        raise Problem("invalid-request", f"body is not base64: {error}") from error
+        raise ProblemError("invalid-request", f"body is not base64: {error}") from error
 
 
 def _stored(result: SendResult) -> dict[str, Any]:

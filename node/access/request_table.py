@@ -173,6 +173,8 @@ BROKER: dict[int, Rule] = {
     Code.GET_PRODUCER_CONNECTION_LIST: _READ,
     Code.GET_BROKER_CONSUME_STATS: _READ,
     Code.VIEW_BROKER_STATS_DATA: _READ,
+    Code.DESCRIBE_NODE: _READ,
+    Code.CHANGE_GROUP: _CHANGE,
     # between members of a group: the envelope has the key of the leadership, which its processor checks
     Code.FORWARDED_REQUEST: OPEN,
     Code.CLIENT_LEFT: OPEN,

@@ -16,6 +16,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tallystick.node.access.opening import Signer, open_credentials
 from tallystick.node.broker.copying import beginning
@@ -132,6 +133,8 @@ class Broker:
         """Where clients and other members reach this broker."""
         self.http: Host | None = None
         """Where this process serves HTTP; None: it does not."""
+        self.describe: Callable[[], dict[str, Any] | None] = lambda: None
+        """The state of the process, as `GET /node` has it; None: the process has no description."""
         self.registration: Registration = Registration(self._client, self.advertised, self.topics, settings)
         self._leaving = False
         self._role = role

@@ -341,6 +341,9 @@ class BrokerContext(Protocol):
     def steady_ms(self) -> int:
         """Milliseconds of a clock that cannot be set: for leases and timeouts."""
 
+    def describe(self) -> dict[str, Any] | None:
+        """Returns the state of the process (`GET /node`); None: it has no description."""
+
     def register_soon(self) -> None:
         """Registers changed topics with the name servers at the next turn of the event loop."""
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
+from tallystick.client.wire.pulling import pull_fields
 from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command
@@ -27,7 +28,6 @@ from tallystick.store.formats.record import Record
 from tallystick.store.formats.sending import send_fields
 
 _READ, _WRITE = 4, 2
-_SUSPEND, _WITH_SUBSCRIPTION = 2, 4
 
 
 class RequestRefusedError(RemotingError):
@@ -182,19 +182,7 @@ class ClusterClient:
         self, queue: QueueAddress, offset: int, *, group: str, tags: str = "*", count: int = 32, wait_s: float = 0
     ) -> Pulled:
         """Pulls messages of a queue from `offset` on. The broker waits at most `wait_s` for the first one."""
-        ext = {
-            "consumerGroup": group,
-            "topic": queue.topic,
-            "queueId": str(queue.queue_id),
-            "queueOffset": str(offset),
-            "maxMsgNums": str(count),
-            "sysFlag": str(_WITH_SUBSCRIPTION | (_SUSPEND if wait_s else 0)),
-            "commitOffset": "0",
-            "suspendTimeoutMillis": str(int(wait_s * 1000)),
-            "subscription": tags,
-            "subVersion": "0",
-            "expressionType": "TAG",
-        }
+        ext = pull_fields(group, queue.topic, queue.queue_id, offset, count=count, wait_s=wait_s, expression=tags)
         command = Command(RequestCode.PULL_MESSAGE, ext=ext)
         answer = await self._client.call(queue.address, command, self._timeout_s + wait_s)
         nothing = (

@@ -19,13 +19,15 @@ from dataclasses import dataclass
 
 from tallystick.admin.admin import Admin
 from tallystick.console.access import Failures, Gate, Role, User, Users
-from tallystick.console.api.problems import Problem
+from tallystick.console.api.problems import ProblemError
 from tallystick.console.app import Console
 from tallystick.console.backends import Identity
 from tallystick.node.access.policies import CLUSTER, Action, Rules
 from tallystick.node.core.admin_token import TokenFile
 from tallystick.node.core.settings import HttpSettings
 from tallystick.node.http.authentication import cross_site, foreign, is_closed, known_hosts
+from tallystick.node.tls.settings import TlsMode
+from tallystick.store.formats.message import Host
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,13 @@ class ConsoleView:
     """TLS of new connections to brokers; None: without."""
     rules: Callable[[], Mapping[str, Rules] | None]
     """The users of access control by name; None: there is no access control."""
+
+
+def console_url(http: Host, settings: HttpSettings) -> str:
+    """Returns where a browser on this machine finds the console."""
+    near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(http.ip, http.ip)
+    scheme = "https" if settings.tlsMode is TlsMode.enforcing else "http"
+    return f"{scheme}://{Host(near, http.port)}/"
 
 
 class AclUsers:
@@ -65,9 +74,7 @@ def role_of(rules: Rules, source: str) -> Role | None:
     return Role.OPERATOR if rules.allows(CLUSTER, Action.PUB, source) else Role.VIEWER
 
 
-def make_console(
-    view: ConsoleView, settings: HttpSettings, tokens: TokenFile | None, failures: Failures
-) -> Console:
+def make_console(view: ConsoleView, settings: HttpSettings, tokens: TokenFile | None, failures: Failures) -> Console:
     """Returns the console of a process. `failures`: those of the whole port."""
     hosts = known_hosts(settings)
 
@@ -78,7 +85,9 @@ def make_console(
     def connect(identity: Identity) -> Admin:
         nameservers = view.nameservers()
         if not nameservers:
-            raise Problem("busy", "the process is starting, or it knows no name server", headers={"Retry-After": "1"})
+            raise ProblemError(
+                "busy", "the process is starting, or it knows no name server", headers={"Retry-After": "1"}
+            )
         return Admin(nameservers, tls=view.tls() or False, acl=identity or view.credentials())
 
     gate = Gate(

@@ -2,8 +2,9 @@
 
     {"result": "allowed", "by": "token", "from": "10.0.0.7", "request": "POST /topics", "status": 201, "left_out": 0}
 
-`by` is `token`, or `address` on a port without tokens; of the console also `session` or `password`, with `user`. A request that was served and failed has the result `failed`. It
-is a line of the logger `tallystick.access`, with the bounds of `AccessLog`. Queries, bodies and tokens are never in it.
+`by` is `token`, or `address` on a port without tokens; in the REST interface also `session` or `password`, with `user`.
+A request that was served and failed has the result `failed`. It is a line of the logger `tallystick.access`, with the
+bounds of `AccessLog`. Queries, bodies and tokens are never in it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from tallystick.console.access import BY, USER
 from tallystick.node.access.access_log import LONGEST, AccessLog
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -36,11 +38,12 @@ class HttpLog:
             "request": f"{request.method} {request.path}"[:LONGEST],
             "status": status,
         }
-        if (user := request.get("user")) is not None:
-            about["user"] = str(user)[:LONGEST]
+        if (user := request.get(USER)) is not None:
+            about["user"] = user[:LONGEST]
         if status in _REFUSED:
             self._log.write("http denied", logging.WARNING, {"result": "denied", **about})
         elif request.method not in _READS:
             result = "allowed" if status < 400 else "failed"
-            self._log.write("http changes", logging.INFO, {"result": result, "by": request.get("by", self._by), **about}, is_change=True)
+            line = {"result": result, "by": request.get(BY, self._by), **about}
+            self._log.write("http changes", logging.INFO, line, is_change=True)
         return response

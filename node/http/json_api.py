@@ -28,9 +28,7 @@ def failed(status: int, reason: str, leader: int | None = None, **more: Any) -> 
     return web.json_response({"error": reason, "leader": leader, **more}, status=status)
 
 
-def refused(
-    request: web.Request, status: int, reason: str, headers: Mapping[str, str] | None = None
-) -> web.Response:
+def refused(request: web.Request, status: int, reason: str, headers: Mapping[str, str] | None = None) -> web.Response:
     """A failure before a route gets the request, in the form that its path has."""
     if is_of_interface(request.path):
         return problem_of_status(status, reason, dict(headers or {})).response()

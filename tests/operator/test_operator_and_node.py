@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tallystick.node.broker.services.group_changes import group_json
 from tallystick.node.core.configuration import ConfigurationError, Settings, load
 from tallystick.node.core.settings import BrokerSettings, HttpSettings, NameServerSettings
-from tallystick.node.http.group_api import group_json
 from tallystick.operator.clusters.adoption_plan import AdoptionPlan
 from tallystick.operator.clusters.adoption_source import OldBroker
 from tallystick.operator.clusters.cluster_manifests import broker_toml

@@ -101,11 +101,13 @@ LOG = frozenset(
 )
 HERE = frozenset(
     {
+        RequestCode.CHANGE_GROUP,  # sent to the leader; another member says who that is
         RequestCode.CHECK_CLIENT_CONFIG,
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
         RequestCode.CLEAN_UNUSED_TOPIC,
         RequestCode.CONSUME_MESSAGE_DIRECTLY,
         RequestCode.DELETE_EXPIRED_COMMITLOG,
+        RequestCode.DESCRIBE_NODE,
         RequestCode.GET_ALL_CONSUMER_OFFSET,
         RequestCode.GET_ALL_DELAY_OFFSET,
         RequestCode.GET_BROKER_CONFIG,

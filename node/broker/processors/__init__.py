@@ -13,6 +13,7 @@ from tallystick.node.broker.processors.audit import AuditProcessor
 from tallystick.node.broker.processors.broker_to_client import RelayProcessor
 from tallystick.node.broker.processors.clients import ClientProcessor
 from tallystick.node.broker.processors.consumption import ConsumptionProcessor
+from tallystick.node.broker.processors.describing import DescribingProcessor
 from tallystick.node.broker.processors.inspection import InspectionProcessor
 from tallystick.node.broker.processors.locks import LockProcessor
 from tallystick.node.broker.processors.newer_admin import NewerAdminProcessor
@@ -49,6 +50,7 @@ _PROCESSORS = (
     AccountProcessor,
     UserProcessor,
     AuditProcessor,
+    DescribingProcessor,
 )
 
 

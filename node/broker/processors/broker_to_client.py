@@ -54,17 +54,24 @@ class RelayProcessor:
     # --- connections ---
 
     def consumer_connections(self, channel: Channel, command: Command) -> Command:
-        """203: returns the clients of a consumer group, and the group's properties and subscriptions."""
+        """203: returns the clients of a consumer group, and the group's properties and subscriptions.
+
+        `subscriptionsOfClients` is tallystick's: RocketMQ's brokers know only the subscriptions of the group."""
         name = need_str(command.ext, "consumerGroup")
         group = self._broker.consumers.get(name)
         if group is None:
             raise refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+        members = self._broker.consumers.members(name)
         body = {
-            "connectionSet": [client.to_json() for client in self._broker.consumers.members(name)],
+            "connectionSet": [client.to_json() for client in members],
             "consumeFromWhere": group.consume_from_where,
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
             "subscriptionTable": {topic: data.to_json() for topic, data in group.subscriptions.items()},
+            "subscriptionsOfClients": {
+                client.client_id: [data.to_json() for data in group.of_channel.get(client.channel, ())]
+                for client in members
+            },
         }
         return json_answer(command, body)
 

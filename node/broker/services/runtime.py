@@ -8,6 +8,8 @@ Source: AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService of RocketMQ 4
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from tallystick.node.remoting.command import VERSION
@@ -38,6 +40,11 @@ def earliest_message_ms(broker: BrokerContext) -> int:
         return -1
 
 
+@cache
+def _own_version() -> str:
+    return version("tallystick")
+
+
 def runtime_info(broker: BrokerContext) -> dict[str, str]:
     """All keys; all values are text."""
     settings, stats, store = broker.settings, broker.stats, broker.store
@@ -66,6 +73,7 @@ def runtime_info(broker: BrokerContext) -> dict[str, str]:
         **broker.schedule.runtime_info(),
         **broker.timers.runtime_info(),
         # Keys that the broker knows.
+        "tallystickVersion": _own_version(),  # by this, tools recognize what RocketMQ does not have
         "brokerVersionDesc": VERSION_NAME,
         "brokerVersion": str(VERSION),
         "startAcceptSendRequestTimeStamp": str(settings.startAcceptSendRequestTimeStamp),

@@ -189,6 +189,8 @@ class ConsumerGroup:
     message_model: str = CLUSTERING
     consume_from_where: str = FROM_LAST
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    of_channel: dict[Channel, list[SubscriptionData]] = field(default_factory=dict)
+    """What each member subscribes to. They should agree: `subscriptions` has the newest ones."""
 
 
 class ConsumerTable(_ClientTable):
@@ -223,6 +225,7 @@ class ConsumerTable(_ClientTable):
         info.consume_type, info.message_model = consume_type, message_model
         info.consume_from_where = consume_from_where
         joined = self._members.add(group, client)
+        info.of_channel[client.channel] = subscriptions
         resubscribed = self._subscribe(info, subscriptions)
         changed = joined or resubscribed
         if changed and notify:
@@ -249,6 +252,7 @@ class ConsumerTable(_ClientTable):
         """A member leaves. False if it was not a member."""
         if self._members.remove(group, channel) is None:
             return False
+        self._groups[group].of_channel.pop(channel, None)
         if group not in self._members.groups:
             del self._groups[group]
             for listener in self.on_gone:

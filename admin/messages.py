@@ -1,0 +1,153 @@
+"""Messages: by id, by key, by unique key, and by the time at which they were stored."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from tallystick.admin.models import Message, MessageSummary, Page
+from tallystick.admin.paging import checked_limit
+from tallystick.admin.records import message_of, newest_first, summary_of
+from tallystick.admin.servers import Place, Question, Servers, Topology
+from tallystick.admin.window import Window
+from tallystick.client import ClientError, ConfigurationError, ConnectionFailed, NoAnswer, NotFound, Refused, Stored
+from tallystick.client.core.message import decode_stored
+from tallystick.client.transport.routes import Route, parse_route
+from tallystick.client.wire.addresses import host_and_port
+from tallystick.client.wire.codes import RequestCode, ResponseCode
+from tallystick.client.wire.host import Host
+from tallystick.client.wire.message_id import MessageIdError, decode_message_id
+
+_LAST_MS = (1 << 63) - 1
+_NOTHING = (ResponseCode.QUERY_NOT_FOUND, ResponseCode.NO_MESSAGE)
+_UNIQUE = {"_UNIQUE_KEY_QUERY": "true"}
+
+
+class Messages:
+    """The messages that the brokers of all clusters keep."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+
+    async def get(self, message_id: str) -> Message:
+        """Returns the message with a broker's id. Only brokers that are registered are asked. NotFound: it does not
+        exist, or no broker has its address. ConfigurationError: the text is not such an id. ClientError."""
+        return message_of((await stored_message(self._servers.question(), message_id))[1])
+
+    async def by_key(self, topic: str, key: str, limit: int = 64) -> list[MessageSummary]:
+        """Returns the newest messages of a topic that have a key, newest first. NotFound: the topic does not exist.
+        ClientError: no broker answers."""
+        found = await self._query(topic, key, checked_limit(limit), {}, lambda message: key in message.keys)
+        return [summary_of(message) for message in found][:limit]
+
+    async def by_unique_key(self, topic: str, key: str) -> list[MessageSummary]:
+        """Returns the messages of a topic that a client gave this unique key: more than one, if the message was sent
+        again. Errors as in `by_key`."""
+        found = await self._query(topic, key, 64, _UNIQUE, lambda message: key == message.unique_key)
+        return [summary_of(message) for message in found]
+
+    async def _query(
+        self, topic: str, key: str, limit: int, more: dict[str, str], matches: Callable[[Stored], bool]
+    ) -> list[Stored]:
+        question = self._servers.question()
+        ext = {"topic": topic, "key": key, "maxNum": str(limit), "beginTimestamp": "0", "endTimestamp": str(_LAST_MS)}
+        places = await places_of(question, topic)
+
+        async def ask(place: Place) -> list[Stored]:
+            try:
+                answer = await question.ask(place, RequestCode.QUERY_MESSAGE, ext | more)
+            except Refused as error:
+                if error.code in _NOTHING:
+                    return []
+                raise
+            return decode_stored(answer.body, place.name, Stored)
+
+        answers = await question.each(places, ask)
+        question.need_some(answers)
+        # The index has hashes of keys: two keys may share one.
+        return newest_first(message for part in answers.values() for message in part if matches(message))
+
+    async def search(
+        self, topic: str, begin_ms: int, end_ms: int, *, cursor: str | None = None, limit: int = 64
+    ) -> Page[MessageSummary]:
+        """Returns messages of a topic that were stored from `begin_ms` to `end_ms`, by the time at which they were
+        stored. It reads the queues up to the end of the part, so its costs do not depend on the length of the window.
+        NotFound: the topic does not exist. ClientError: no broker answers."""
+        checked_limit(limit)
+        if end_ms < begin_ms:
+            raise ConfigurationError("the end of the window is before its begin")
+        question = self._servers.question()
+        places = {place.name: place for place in await places_of(question, topic)}
+        queues = (await route_of(question, topic)).read
+        window = Window(question, places, begin_ms, end_ms)
+        found, following = await window.part([each for each in queues if each.broker in places], cursor, limit)
+        question.need_some(window.was_read)
+        return Page([summary_of(message) for message in found], following, question.problems)
+
+
+async def route_of(question: Question, topic: str) -> Route:
+    """Returns the brokers and queues of a topic. NotFound: it does not exist. ClientError."""
+    ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+    return parse_route(topic, (await question.nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)).body)
+
+
+async def places_of(question: Question, topic: str) -> list[Place]:
+    """Returns for each broker of a topic the process to read from. NotFound: it does not exist. ClientError."""
+    route = await route_of(question, topic)
+    found = []
+    for name, addresses in sorted(route.brokers.items()):
+        if addresses:
+            lowest = min(addresses)
+            found.append(Place(route.clusters.get(name, ""), name, lowest, addresses[lowest]))
+    return found
+
+
+async def stored_message(question: Question, message_id: str) -> tuple[Place, Stored]:
+    """Returns a message by its id, and the broker that has it. Errors as in `Messages.get`."""
+    try:
+        host, position = decode_message_id(message_id)
+    except (MessageIdError, ValueError) as error:
+        raise ConfigurationError(str(error)) from error
+    topology = await question.topology()
+    place = await _place_at(topology, host)
+    if place is None:
+        reason = f"no broker that is registered has the address {host} of message {message_id}"
+        raise NotFound("name server", ResponseCode.QUERY_NOT_FOUND, reason)
+    # The others with this name have the same log: slaves, or members of a replicated group.
+    copies = [place, *(each for each in topology.named(place.name) if each != place)]
+    problem: ClientError | None = None
+    for each in copies:
+        try:
+            answer = await question.ask(each, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(position)})
+        except (ConnectionFailed, NoAnswer) as error:
+            problem = problem or error
+            continue
+        except Refused as error:
+            if error.code == ResponseCode.SYSTEM_ERROR and "can not find message" in (error.remark or ""):
+                raise NotFound(each.address, ResponseCode.QUERY_NOT_FOUND, f"no message {message_id}") from error
+            raise
+        messages = decode_stored(answer.body, each.name, Stored)
+        if len(messages) == 1:
+            return each, messages[0]
+        raise NotFound(each.address, ResponseCode.QUERY_NOT_FOUND, f"no message {message_id}")
+    assert problem is not None, "there is at least one copy"
+    raise problem
+
+
+async def _place_at(topology: Topology, host: Host) -> Place | None:
+    """The broker with this address. Ids have IP addresses, and brokers may register with names."""
+    if (place := topology.at(str(host))) is not None:
+        return place
+    loop = asyncio.get_running_loop()
+    for each in topology.places:
+        name, port = host_and_port(each.address) or ("", 0)
+        if port != host.port:
+            continue
+        try:
+            infos = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        except OSError:
+            continue
+        if any(info[4][0] == host.ip for info in infos):
+            return each
+    return None
