@@ -18,10 +18,15 @@ import ssl
 from types import TracebackType
 from typing import Self
 
+from tallystick.admin.audit import Audit
 from tallystick.admin.brokers import Brokers
 from tallystick.admin.clusters import Clusters
+from tallystick.admin.config import Config
+from tallystick.admin.dead_letters import DeadLetterTopics
 from tallystick.admin.groups import Groups
 from tallystick.admin.messages import Messages
+from tallystick.admin.offsets import Offsets
+from tallystick.admin.raft import Raft
 from tallystick.admin.servers import Servers
 from tallystick.admin.topics import Topics
 from tallystick.client import Acl, Client
@@ -62,6 +67,11 @@ class Admin:
         self.topics = Topics(servers)
         self.groups = Groups(servers)
         self.messages = Messages(servers)
+        self.raft = Raft(servers)
+        self.offsets = Offsets(servers)
+        self.dead_letters = DeadLetterTopics(servers)
+        self.config = Config(servers)
+        self.audit = Audit(servers)
 
     async def __aenter__(self) -> Self:
         if self._owned is not None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import orjson
 
-from tallystick.admin.models import Broker, Disk, Rates, Role
+from tallystick.admin.changing import Planned, carry_out
+from tallystick.admin.models import Broker, Change, Disk, Rates, Role
 from tallystick.admin.servers import Place, Question, Servers
 from tallystick.client import ClientError, NotFound, ProtocolError
 from tallystick.client.wire.codes import RequestCode, ResponseCode
@@ -38,6 +40,31 @@ class Brokers:
         """Returns one broker. NotFound: no broker with this address is registered. ClientError."""
         question = self._servers.question()
         return await describe(question, await registered(question, address))
+
+    async def wipe_write_permission(self, name: str, *, dry_run: bool = False) -> Change:
+        """Lets name servers tell producers to send nothing to a broker, so that it can be stopped when its messages are
+        consumed. NotFound: there is no such broker. ClientError: no name server answers."""
+        return await self._permit(name, RequestCode.WIPE_WRITE_PERM_OF_BROKER, "wipe write permission", dry_run)
+
+    async def restore_write_permission(self, name: str, *, dry_run: bool = False) -> Change:
+        """Undoes `wipe_write_permission`. Name servers of RocketMQ before 4.9 cannot do it: there, restart the broker.
+        Errors as above."""
+        return await self._permit(name, RequestCode.ADD_WRITE_PERM_OF_BROKER, "restore write permission", dry_run)
+
+    async def _permit(self, name: str, code: int, action: str, dry_run: bool) -> Change:
+        question = self._servers.question()
+        if not (await question.topology()).named(name):
+            raise NotFound("name server", ResponseCode.QUERY_NOT_FOUND, f"no broker has the name {name}")
+
+        async def write(nameserver: str) -> dict[str, int]:
+            fields = (await question.ask(nameserver, code, {"brokerName": name})).ext or {}
+            return {"topics": int(fields.get("wipeTopicCount") or fields.get("addTopicCount") or 0)}
+
+        plans = [
+            Planned(address, action, None, {"broker": name}, partial(write, address))
+            for address in self._servers.nameservers
+        ]
+        return await carry_out(plans, dry_run=dry_run)
 
 
 async def registered(question: Question, address: str) -> Place:

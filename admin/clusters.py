@@ -6,11 +6,11 @@ import time
 from collections import Counter
 
 from tallystick.admin.brokers import describe
-from tallystick.admin.groups import read_progress
+from tallystick.admin.group_tables import read_progress
 from tallystick.admin.models import Broker, Cluster, Figures, Problem, Rates
 from tallystick.admin.names import is_hidden, is_system_group
 from tallystick.admin.servers import Servers
-from tallystick.admin.topics import put_rate, read_topics
+from tallystick.admin.topic_tables import put_rate, read_topics
 
 MOST_RATES = 200
 """Topics whose rates are asked one by one, for brokers that have no table of them."""
@@ -60,7 +60,7 @@ class Clusters:
             int(time.time() * 1000),
             sum(each.rates.in_per_s for each in brokers if each.address in masters),
             sum(each.rates.out_per_s for each in brokers),
-            {name: Rates(incoming[name], out[name]) for name in asked},
+            {name: Rates(float(incoming[name]), float(out[name])) for name in asked},
             {name: each.lag for name, each in progress.items() if not is_system_group(name)},
             {each.address: each.disk.used_ratio for each in brokers if each.disk.used_ratio is not None},
             question.problems,

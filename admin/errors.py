@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tallystick.client import ClientError
+from tallystick.client import ClientError, ConnectionFailed
 
 
 class ChangedError(ClientError):
@@ -12,3 +12,10 @@ class ChangedError(ClientError):
         """`etag`: the one that it has now; empty: it does not exist."""
         super().__init__(f"{subject} was changed, or deleted, since it was read")
         self.etag = etag
+
+
+class NoNameServerError(ConnectionFailed):
+    """No name server answers. The text has the last error."""
+
+    def __init__(self, error: ClientError) -> None:
+        ClientError.__init__(self, f"no name server answers: {error}", address=error.address)

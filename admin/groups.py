@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from tallystick.admin.changing import carry_out
 from tallystick.admin.consumption import (
     GroupProgress,
     Online,
@@ -15,9 +16,11 @@ from tallystick.admin.consumption import (
     member_state,
     online,
     progress_of_group,
-    progress_of_groups,
 )
+from tallystick.admin.group_changes import plan_delete, plan_put
+from tallystick.admin.group_tables import offsets_at, read_groups, read_progress
 from tallystick.admin.models import (
+    Change,
     ConsumerGroup,
     GroupConfig,
     GroupDetail,
@@ -30,11 +33,10 @@ from tallystick.admin.models import (
 from tallystick.admin.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_group
 from tallystick.admin.paging import etag_of, names_of_page
 from tallystick.admin.servers import Place, Question, Servers
-from tallystick.admin.topics import configs_at, queues_of
+from tallystick.admin.topic_tables import configs_at, queues_of
 from tallystick.client import ClientError, NotFound
 from tallystick.client.transport.routes import Queue
-from tallystick.client.wire import fastjson
-from tallystick.client.wire.codes import RequestCode, ResponseCode
+from tallystick.client.wire.codes import ResponseCode
 
 
 class Groups:
@@ -95,6 +97,34 @@ class Groups:
         ]
         return GroupDetail(group, queues, found, apart, question.problems)
 
+    async def put(
+        self,
+        name: str,
+        changes: Mapping[str, Any],
+        *,
+        cluster: str | None = None,
+        dry_run: bool = False,
+        if_match: str | None = None,
+    ) -> Change:
+        """Creates a group, or changes it at every broker of its clusters. `changes`: fields of `GroupConfig`; others
+        stay, or have their defaults. `cluster`: where to create it, or the only cluster to change. `if_match`: the
+        `etag` that it must have; "": it must not exist.
+
+        ChangedError: it has another one. ConfigurationError: a name or a value is wrong. ClientError: no broker
+        answers.
+        """
+        question = self._servers.question()
+        return await carry_out(await plan_put(question, name, changes, cluster, if_match), dry_run=dry_run)
+
+    async def delete(
+        self, name: str, *, topics: bool = False, dry_run: bool = False, if_match: str | None = None
+    ) -> Change:
+        """Deletes a group at all brokers. `topics`: also its topics of retries and of dead letters, with all messages.
+        Brokers of RocketMQ 4 keep its offsets. The steps fail if the group has connected members. NotFound,
+        ChangedError, ClientError."""
+        question = self._servers.question()
+        return await carry_out(await plan_delete(question, name, topics, if_match), dry_run=dry_run)
+
 
 class _State(NamedTuple):
     subscriptions: list[Subscription]
@@ -123,49 +153,6 @@ async def _member_states(
 
     found = await question.each(members.connections, ask)
     return {client_id: state for client_id, state in found.items() if state.answered or state.subscriptions}
-
-
-async def read_groups(question: Question, places: Iterable[Place]) -> dict[str, dict[str, GroupConfig]]:
-    """Returns the configuration of all groups, by group and broker: one request to each broker. ClientError: none
-    answers."""
-    rows = await group_rows(question, places)
-    found: dict[str, dict[str, GroupConfig]] = defaultdict(dict)
-    for place, table in rows.items():
-        for name, row in table.items():
-            found[name][place.name] = group_config_of(row)
-    return dict(found)
-
-
-async def group_rows(question: Question, places: Iterable[Place]) -> dict[Place, dict[str, dict[str, Any]]]:
-    """Returns the tables of groups in RocketMQ's form, by broker. ClientError: no broker answers."""
-
-    async def rows(place: Place) -> dict[str, dict[str, Any]]:
-        body = await question.table(place, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        return {str(name): row for name, row in (body.get("subscriptionGroupTable") or {}).items()}
-
-    found = await question.each(places, rows)
-    question.need_some(found)
-    return found
-
-
-def group_config_of(row: Mapping[str, Any]) -> GroupConfig:
-    """Returns the configuration of a group from RocketMQ's form."""
-    return GroupConfig(
-        bool(row.get("consumeEnable", True)),
-        bool(row.get("consumeFromMinEnable", True)),
-        bool(row.get("consumeBroadcastEnable", True)),
-        int(row.get("retryQueueNums", 1)),
-        int(row.get("retryMaxTimes", 16)),
-    )
-
-
-async def read_progress(question: Question, places: Iterable[Place]) -> dict[str, GroupProgress]:
-    """Returns the progress of all groups: one request to each broker."""
-    found: dict[str, GroupProgress] = {}
-    for table in (await question.each(places, lambda place: progress_of_groups(question, place))).values():
-        for name, progress in table.items():
-            found.setdefault(name, GroupProgress()).add(progress)
-    return found
 
 
 async def _ages(
@@ -276,16 +263,3 @@ async def _queues(question: Question, places: list[Place], known: _Queues) -> li
     ]
     found += [QueueLag(*queue, end, None, end, None, None, known.owners.get(queue)) for queue, end in ends.items()]
     return sorted(found, key=lambda each: (each.topic, each.broker, each.queue))
-
-
-async def offsets_at(question: Question, place: Place, group: str) -> dict[Queue, int]:
-    """Returns the offsets that a group has committed at a broker. ClientError."""
-    table = (await question.table(place, RequestCode.GET_ALL_CONSUMER_OFFSET)).get("offsetTable") or {}
-    found: dict[Queue, int] = {}
-    for key, offsets in table.items():
-        topic, _, name = key.partition("@")
-        if name == group:
-            found |= {
-                Queue(topic, place.name, number): int(each) for number, each in fastjson.int_keys(offsets).items()
-            }
-    return found

@@ -6,14 +6,17 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from tallystick.admin.models import Message, MessageSummary, Page
+from tallystick.admin.models import Message, MessageSummary, Page, Resent, TraceStep, Track
+from tallystick.admin.names import TRACE_TOPIC
 from tallystick.admin.paging import checked_limit
 from tallystick.admin.records import message_of, newest_first, summary_of
+from tallystick.admin.resending import consume_now, resend_to_group
+from tallystick.admin.routing import places_of, route_of
 from tallystick.admin.servers import Place, Question, Servers, Topology
+from tallystick.admin.tracks import stored_steps, trace_steps, tracks_of
 from tallystick.admin.window import Window
 from tallystick.client import ClientError, ConfigurationError, ConnectionFailed, NoAnswer, NotFound, Refused, Stored
 from tallystick.client.core.message import decode_stored
-from tallystick.client.transport.routes import Route, parse_route
 from tallystick.client.wire.addresses import host_and_port
 from tallystick.client.wire.codes import RequestCode, ResponseCode
 from tallystick.client.wire.host import Host
@@ -46,6 +49,39 @@ class Messages:
         again. Errors as in `by_key`."""
         found = await self._query(topic, key, 64, _UNIQUE, lambda message: key == message.unique_key)
         return [summary_of(message) for message in found]
+
+    async def tracks(self, message: Message) -> list[Track]:
+        """Returns what each group that reads the message's topic did with it, as far as offsets show. ClientError."""
+        question = self._servers.question()
+        places = {place.name: place for place in await places_of(question, message.summary.topic)}
+        if message.summary.broker not in places:
+            reason = f"broker {message.summary.broker} no longer has the topic {message.summary.topic}"
+            raise NotFound("name server", ResponseCode.TOPIC_NOT_EXIST, reason)
+        return await tracks_of(question, places, message)
+
+    async def trace(self, message: Message) -> list[TraceStep]:
+        """Returns the steps in the life of a message, by time: from the message, and from the trace topic, if clients
+        wrote to it. ClientError."""
+        steps = stored_steps(message)
+        key = message.summary.unique_key
+        if key:
+            try:
+                records = await self._query(TRACE_TOPIC, key, 64, {}, lambda record: True)
+            except NotFound:  # no client writes a trace
+                records = []
+            steps += [step for record in records for step in trace_steps(record, key)]
+        return sorted(steps, key=lambda step: step.at_ms)
+
+    async def resend(
+        self, message: Message, group: str, client_id: str | None = None, *, dry_run: bool = False
+    ) -> Resent:
+        """Delivers a message to one group again. `client_id`: this member consumes it now, and the result says how it
+        ended; None: a copy goes to the group's topic of retries, and any member gets it. NotFound, ClientError."""
+        question = self._servers.question()
+        place, stored = await stored_message(question, message.summary.id)
+        if client_id is not None:
+            return await consume_now(question, place, stored, group, client_id, dry_run)
+        return await resend_to_group(question, await _master_of(question, place), stored, group, dry_run)
 
     async def _query(
         self, topic: str, key: str, limit: int, more: dict[str, str], matches: Callable[[Stored], bool]
@@ -86,23 +122,6 @@ class Messages:
         return Page([summary_of(message) for message in found], following, question.problems)
 
 
-async def route_of(question: Question, topic: str) -> Route:
-    """Returns the brokers and queues of a topic. NotFound: it does not exist. ClientError."""
-    ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
-    return parse_route(topic, (await question.nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)).body)
-
-
-async def places_of(question: Question, topic: str) -> list[Place]:
-    """Returns for each broker of a topic the process to read from. NotFound: it does not exist. ClientError."""
-    route = await route_of(question, topic)
-    found = []
-    for name, addresses in sorted(route.brokers.items()):
-        if addresses:
-            lowest = min(addresses)
-            found.append(Place(route.clusters.get(name, ""), name, lowest, addresses[lowest]))
-    return found
-
-
 async def stored_message(question: Question, message_id: str) -> tuple[Place, Stored]:
     """Returns a message by its id, and the broker that has it. Errors as in `Messages.get`."""
     try:
@@ -133,6 +152,13 @@ async def stored_message(question: Question, message_id: str) -> tuple[Place, St
         raise NotFound(each.address, ResponseCode.QUERY_NOT_FOUND, f"no message {message_id}")
     assert problem is not None, "there is at least one copy"
     raise problem
+
+
+async def _master_of(question: Question, place: Place) -> Place:
+    """The master with the same name; without one, the given process."""
+    if place.id == 0:
+        return place
+    return next((each for each in (await question.topology()).named(place.name) if each.id == 0), place)
 
 
 async def _place_at(topology: Topology, host: Host) -> Place | None:

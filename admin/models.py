@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 
@@ -354,6 +354,13 @@ class Message:
     body_crc_ok: bool
 
 
+class DeadLetters(NamedTuple):
+    """The number of messages that a group finally failed to consume."""
+
+    group: str
+    messages: int
+
+
 class Consumption(enum.Enum):
     """Whether a group consumed a message, as far as its offsets show."""
 
@@ -423,6 +430,50 @@ class Change:
     def ok(self) -> bool:
         """Whether no step failed."""
         return not any(step.state is StepState.FAILED for step in self.steps)
+
+
+class OffsetKind(enum.Enum):
+    """What the number of an `OffsetTarget` means."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    TIMESTAMP = "timestamp"
+    OFFSET = "offset"
+    SHIFT = "shift"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetTarget:
+    """Where a group continues in each queue. `value`: milliseconds since 1970, an offset, or by how many messages the
+    group goes forward (back, if it is negative). Targets outside of a queue become its begin or its end."""
+
+    kind: OffsetKind
+    value: int = 0
+
+    @classmethod
+    def earliest(cls) -> OffsetTarget:
+        """With the oldest message that is kept."""
+        return cls(OffsetKind.EARLIEST)
+
+    @classmethod
+    def latest(cls) -> OffsetTarget:
+        """With the next message that is stored."""
+        return cls(OffsetKind.LATEST)
+
+    @classmethod
+    def timestamp(cls, at_ms: int) -> OffsetTarget:
+        """With the first message that was stored at this time or later; RocketMQ 4 may take the one before."""
+        return cls(OffsetKind.TIMESTAMP, at_ms)
+
+    @classmethod
+    def offset(cls, offset: int) -> OffsetTarget:
+        """With this offset in each queue."""
+        return cls(OffsetKind.OFFSET, offset)
+
+    @classmethod
+    def shift(cls, messages: int) -> OffsetTarget:
+        """This number of messages behind the present offset."""
+        return cls(OffsetKind.SHIFT, messages)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,18 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from tallystick.admin.errors import NoNameServerError
 from tallystick.admin.models import Problem
-from tallystick.client import Client, ClientError, ConnectionFailed, NoAnswer, NotFound, ProtocolError
+from tallystick.client import (
+    Client,
+    ClientError,
+    ConfigurationError,
+    ConnectionFailed,
+    NoAnswer,
+    NotFound,
+    NotSupported,
+    ProtocolError,
+)
 from tallystick.client.core.errors import refused
 from tallystick.client.wire import fastjson
 from tallystick.client.wire.codes import RequestCode, ResponseCode
@@ -98,7 +108,8 @@ class Question:
         """The version of the protocol of each server that answered."""
         self._down: dict[str, ClientError] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
-        self._first_error: ClientError | None = None
+        self.first_error: ClientError | None = None
+        """What went wrong first; None: everything was read."""
 
     # --- name servers ---
 
@@ -118,8 +129,14 @@ class Question:
         return Topology(tuple(sorted(places)))
 
     async def nameserver(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> Command:
-        """Sends a request to one of the name servers. ClientError."""
-        return await self.servers.client.ask_nameserver(code, ext, body, timeout=self.servers.timeout_s)
+        """Sends a request to one of the name servers. ClientError; ConfigurationError: none of them is one."""
+        try:
+            return await self.servers.client.ask_nameserver(code, ext, body, timeout=self.servers.timeout_s)
+        except NotSupported as error:
+            text = f"{error.address} is not a name server, perhaps it is a broker: {error.remark}"
+            raise ConfigurationError(text, address=error.address) from error
+        except (ConnectionFailed, NoAnswer) as error:
+            raise NoNameServerError(error) from error
 
     async def ordered_topics(self) -> dict[str, str]:
         """Returns the topics whose order of queues is fixed, with their queues: `broker-a:4;broker-b:4`."""
@@ -178,7 +195,7 @@ class Question:
 
     def failed(self, subject: str, error: ClientError) -> None:
         """Notes that something could not be read."""
-        self._first_error = self._first_error or error
+        self.first_error = self.first_error or error
         reason = str(error).removeprefix(f"{subject}: ").removeprefix(f"{subject} ")
         problem = Problem(subject, reason)
         if problem not in self.problems:
@@ -186,8 +203,8 @@ class Question:
 
     def need_some(self, found: Any) -> None:
         """Raises the first error, if nothing was found because of it."""
-        if not found and self._first_error is not None:
-            raise self._first_error
+        if not found and self.first_error is not None:
+            raise self.first_error
 
     @staticmethod
     def json(answer: Command, what: str) -> dict[Any, Any]:

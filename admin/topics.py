@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
-from tallystick.admin.brokers import is_tallystick
-from tallystick.admin.consumption import connections_of, progress_of_groups, queue_table
-from tallystick.admin.models import Connection, Page, QueueRange, Rates, Topic, TopicConfig, TopicDetail
-from tallystick.admin.names import is_hidden, topic_kind
-from tallystick.admin.paging import etag_of, names_of_page
-from tallystick.admin.servers import Place, Question, Servers, Topology
+from tallystick.admin.changing import carry_out
+from tallystick.admin.models import Change, Connection, Page, QueueRange, Rates, Topic, TopicDetail
+from tallystick.admin.names import is_hidden
+from tallystick.admin.paging import names_of_page
+from tallystick.admin.routing import places_of
+from tallystick.admin.servers import Place, Question, Servers
+from tallystick.admin.topic_changes import plan_delete, plan_put
+from tallystick.admin.topic_tables import (
+    consumer_groups_of,
+    get_rate,
+    producers_at,
+    put_rate,
+    queues_of,
+    read_topics,
+    read_traffic,
+    with_traffic,
+)
 from tallystick.client import ClientError, NotFound, NotSupported
-from tallystick.client.core.errors import refused
-from tallystick.client.wire.codes import RequestCode, ResponseCode
+from tallystick.client.wire.codes import ResponseCode
 
 TOPIC_PUT_NUMS, GROUP_GET_NUMS = "TOPIC_PUT_NUMS", "GROUP_GET_NUMS"
 _VERSION_WITH_PRODUCERS = 393
@@ -27,6 +35,16 @@ class Topics:
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
+
+    async def queues(self, name: str) -> list[QueueRange]:
+        """Returns the offsets of a topic's queues. It needs no permission but that for the topic. NotFound: it does not
+        exist. ClientError: a broker does not answer."""
+        question = self._servers.question()
+        places = await places_of(question, name)
+        found = await question.each(places, lambda place: queues_of(question, place, name))
+        if question.first_error is not None:
+            raise question.first_error
+        return [each for part in found.values() for each in part]
 
     async def list(
         self, *, system: bool = False, search: str = "", cursor: str | None = None, limit: int = 500
@@ -53,12 +71,36 @@ class Topics:
         rates = await question.each(places, lambda place: put_rate(question, place, name))
         groups = await question.each(places, lambda place: consumer_groups_of(question, place, name))
         names = sorted(set().union(*groups.values()))
-        out = sum([await _get_rate(question, places, name, group) for group in names])
+        out = sum([await get_rate(question, places, name, group) for group in names])
         ranges = [each for part in queues.values() for each in part]
         messages = sum(each.max - each.min for each in ranges) if queues else None
-        found = _with_traffic(topic, messages, Rates(sum(rates.values()), out))
+        found = with_traffic(topic, messages, Rates(float(sum(rates.values())), float(out)))
         producers = await _producers(question, places)
         return TopicDetail(found, ranges, producers, names, question.problems)
+
+    async def put(
+        self,
+        name: str,
+        changes: Mapping[str, Any],
+        *,
+        cluster: str | None = None,
+        dry_run: bool = False,
+        if_match: str | None = None,
+    ) -> Change:
+        """Creates a topic, or changes it at every broker of its clusters. `changes`: fields of `TopicConfig`; others
+        stay, or have their defaults. An attribute that is None is removed. `cluster`: where to create it, or the only
+        cluster to change. `if_match`: the `etag` that it must have; "": it must not exist.
+
+        ChangedError: it has another one. ConfigurationError: a name or a value is wrong. ClientError: no broker
+        answers.
+        """
+        question = self._servers.question()
+        return await carry_out(await plan_put(question, name, changes, cluster, if_match), dry_run=dry_run)
+
+    async def delete(self, name: str, *, dry_run: bool = False, if_match: str | None = None) -> Change:
+        """Deletes a topic at all brokers and name servers, with its messages. NotFound, ChangedError, ClientError."""
+        question = self._servers.question()
+        return await carry_out(await plan_delete(question, name, if_match), dry_run=dry_run)
 
 
 async def _producers(question: Question, places: list[Place]) -> dict[str, list[Connection]]:
@@ -73,136 +115,3 @@ async def _producers(question: Question, places: list[Place]) -> dict[str, list[
         except ClientError as error:
             question.failed(place.address, error)
     return found
-
-
-async def read_topics(question: Question, topology: Topology) -> dict[str, Topic]:
-    """Returns all topics by name, without their traffic: one request to each broker. ClientError: none answers."""
-    places = topology.readers()
-    tables = await question.each(places, lambda place: configs_at(question, place))
-    question.need_some(tables)
-    ordered = await question.ordered_topics()
-    names = {*topology.clusters(), *(place.name for place in places)}
-    found: dict[str, dict[Place, TopicConfig]] = {}
-    for place, table in tables.items():
-        for name, config in table.items():
-            found.setdefault(name, {})[place] = config
-    return {name: _topic(name, configs, name in ordered, names) for name, configs in found.items()}
-
-
-def _topic(name: str, configs: Mapping[Place, TopicConfig], ordered: bool, system_names: set[str]) -> Topic:
-    of_broker = {place.name: _ordered(config) if ordered else config for place, config in configs.items()}
-    first, *others = of_broker.values()
-    return Topic(
-        name,
-        topic_kind(name, first, system_names),
-        list(dict.fromkeys(place.cluster for place in configs)),
-        of_broker,
-        all(each == first for each in others),
-        etag=etag_of({broker: asdict(config) for broker, config in of_broker.items()}),
-    )
-
-
-def _ordered(config: TopicConfig) -> TopicConfig:
-    return TopicConfig(config.read_queues, config.write_queues, config.perm, True, config.attributes)
-
-
-async def configs_at(question: Question, place: Place) -> dict[str, TopicConfig]:
-    """Returns the topics of a broker: one request. ClientError."""
-    table = (await question.table(place, RequestCode.GET_ALL_TOPIC_CONFIG)).get("topicConfigTable") or {}
-    return {str(name): config_of(row) for name, row in table.items()}
-
-
-def config_of(row: Mapping[str, Any]) -> TopicConfig:
-    """Returns the configuration of a topic from RocketMQ's form."""
-    return TopicConfig(
-        int(row.get("readQueueNums", 16)),
-        int(row.get("writeQueueNums", 16)),
-        int(row.get("perm", 6)),
-        bool(row.get("order", False)),
-        {str(key): str(value) for key, value in (row.get("attributes") or {}).items()},
-    )
-
-
-async def queues_of(question: Question, place: Place, topic: str) -> list[QueueRange]:
-    """Returns the offsets of a topic's queues at a broker. NotFound, ClientError."""
-    body = await question.table(place, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
-    table = queue_table(body.get("offsetTable") or {})
-    return [
-        QueueRange(
-            queue.broker,
-            queue.id,
-            max(0, int(row["minOffset"])),
-            max(0, int(row["maxOffset"])),
-            int(row.get("lastUpdateTimestamp") or 0) or None,
-        )
-        for queue, row in sorted(table.items())
-    ]
-
-
-async def put_rate(question: Question, place: Place, topic: str) -> float:
-    """Returns the messages per second that a topic receives at a broker, over a minute. ClientError."""
-    return await rate_of(question, place, TOPIC_PUT_NUMS, topic)
-
-
-async def rate_of(question: Question, place: Place, what: str, key: str) -> float:
-    """Returns a statistic of a broker per second, over a minute; 0: nothing was counted. ClientError."""
-    answer = await question.call(place, RequestCode.VIEW_BROKER_STATS_DATA, {"statsName": what, "statsKey": key})
-    if answer.code == ResponseCode.SYSTEM_ERROR and "not exist" in (answer.remark or ""):
-        return 0.0
-    if answer.code != ResponseCode.SUCCESS:
-        raise refused(place.address, answer.code, answer.remark)
-    return float((question.json(answer, "a statistic").get("statsMinute") or {}).get("tps") or 0.0)
-
-
-async def _get_rate(question: Question, places: list[Place], topic: str, group: str) -> float:
-    key = f"{topic}@{group}"
-    return sum((await question.each(places, lambda place: rate_of(question, place, GROUP_GET_NUMS, key))).values())
-
-
-async def consumer_groups_of(question: Question, place: Place, topic: str) -> set[str]:
-    """Returns the groups that subscribe to a topic at a broker, or have committed an offset there. ClientError."""
-    body = await question.table(place, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})
-    return {str(name) for name in body.get("groupList") or ()}
-
-
-async def producers_at(question: Question, place: Place) -> dict[str, list[Connection]]:
-    """Returns the clients of all producer groups at a broker. NotSupported: it is older than RocketMQ 4.9."""
-    if question.versions.get(place.address, 0) < _VERSION_WITH_PRODUCERS and not await is_tallystick(question, place):
-        raise NotSupported(place.address, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "it does not list its producers")
-    data = (await question.table(place, RequestCode.GET_ALL_PRODUCER_INFO)).get("data") or {}
-    found = {}
-    for group, rows in data.items():
-        clients = [{**row, "clientAddr": row.get("remoteIP", "")} for row in rows]
-        found[str(group)] = connections_of({"connectionSet": clients}, place)
-    return found
-
-
-async def read_traffic(question: Question, topology: Topology, topics: Mapping[str, Topic]) -> dict[str, Topic]:
-    """Returns topics with their messages and rates."""
-    places = {place.name: place for place in topology.readers()}
-    pairs = [(name, places[broker]) for name, topic in topics.items() for broker in topic.configs]
-    ranges = await question.each(pairs, lambda pair: queues_of(question, pair[1], pair[0]))
-    puts = await question.each(pairs, lambda pair: put_rate(question, pair[1], pair[0]))
-    out: Counter[str] = Counter()
-    for groups in (await question.each(places.values(), lambda place: progress_of_groups(question, place))).values():
-        for progress in groups.values():
-            out.update(progress.rates)
-    messages, incoming = Counter[str](), Counter[str]()
-    for (name, _), part in ranges.items():
-        messages[name] += sum(each.max - each.min for each in part)
-    for (name, _), rate in puts.items():
-        incoming[name] += rate  # type: ignore[assignment]
-    return {
-        name: _with_traffic(topic, messages.get(name), Rates(incoming[name], out[name]))
-        for name, topic in topics.items()
-    }
-
-
-def _with_traffic(topic: Topic, messages: int | None, rates: Rates) -> Topic:
-    return Topic(
-        *(topic.name, topic.kind, topic.clusters, topic.configs, topic.agree),
-        messages=messages,
-        rates=rates,
-        etag=topic.etag,
-        owner=topic.owner,
-    )

@@ -14,7 +14,30 @@ from pathlib import Path
 
 from tallystick.node.backup.errors import BackupError, DamagedBackupError
 from tallystick.node.broker.group.queue_ends import QueueEndsError
-from tallystick.node.commands import backup, config, console, group, messages, migrate, promote, store, topics
+from tallystick.node.commands import (
+    admin_errors,
+    backup,
+    bench,
+    brokers,
+    clusters,
+    completion,
+    config,
+    console,
+    consumers,
+    contexts,
+    dead_letters,
+    group,
+    message,
+    messages,
+    migrate,
+    offsets,
+    promote,
+    raft,
+    report,
+    store,
+    top,
+    topics,
+)
 from tallystick.node.commands.terminal import InputError, error_text
 from tallystick.node.core.client import RequestRefusedError
 from tallystick.node.core.configuration import ConfigurationError, Flag, Settings, load
@@ -43,6 +66,7 @@ from tallystick.store.verify.report import VerifyError
 
 # Errors that users, peers and disks can cause: one line each. Any other error is a bug and keeps its traceback.
 _CAUSED = (
+    *admin_errors.CAUSED,
     ConfigurationError,
     SettingsError,
     RemotingError,
@@ -91,6 +115,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         parser.print_help()
         return 2
     try:
+        contexts.apply_context(args)
         code: int = args.call(args)
     except KeyboardInterrupt:
         return 130
@@ -98,7 +123,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         raise  # standard output was closed; a lost connection is a RemotingError
     except _CAUSED as error:
         print(f"tally: {error_text(error)}", file=sys.stderr)
-        return 1 if isinstance(error, RequestRefusedError | DamagedBackupError) else 2
+        return 1 if isinstance(error, (RequestRefusedError, DamagedBackupError, *admin_errors.REFUSALS)) else 2
     return code
 
 
@@ -116,7 +141,7 @@ def _parser() -> CommandParser:
     _process_options(run)
     run.set_defaults(call=_run)
 
-    broker = commands.add_parser("broker", help="run a broker")
+    broker = commands.add_parser("broker", help="run a broker; list, show or drain the brokers of a running cluster")
     broker.add_argument("--dir", type=Path, help="the store's folder (~/store)")
     broker.add_argument("--host", help="address to give to clients (setting brokerIP1)")
     broker.add_argument("--port", type=int, help="the broker's port (10911; 0: any free one)")
@@ -127,6 +152,7 @@ def _parser() -> CommandParser:
     )
     _process_options(broker)
     broker.set_defaults(call=_broker)
+    brokers.add_actions(broker)
 
     nameserver = commands.add_parser("nameserver", help="run a name server")
     nameserver.add_argument("--host", help="address to listen on (0.0.0.0)")
@@ -134,8 +160,13 @@ def _parser() -> CommandParser:
     _process_options(nameserver)
     nameserver.set_defaults(call=_nameserver)
 
-    for module in (topics, messages, store, backup, group, promote, migrate, config, console):
+    for module in (
+        *(clusters, raft, topics, consumers, message, offsets, dead_letters, messages, config, top, bench),
+        *(contexts, report, console),
+        *(store, backup, group, promote, migrate),
+    ):
         module.add_parsers(commands)
+    completion.add_parsers(commands, parser)
     return parser
 
 

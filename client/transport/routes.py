@@ -15,6 +15,7 @@ from tallystick.client.core.errors import (
     ConnectionFailed,
     NoAnswer,
     NotFound,
+    NotSupported,
     ProtocolError,
     Refused,
     refused,
@@ -118,12 +119,14 @@ class NameServers:
                     continue
                 if answer.code != ResponseCode.SUCCESS:
                     problem = refused(address, answer.code, answer.remark)
-                    if isinstance(problem, Busy):
+                    if isinstance(problem, Busy | NotSupported):  # it starts, or is not a name server
                         continue
                     self._first = self.addresses.index(address)
                     raise problem
                 self._first = self.addresses.index(address)
                 return answer
+            if isinstance(problem, NotSupported):
+                raise problem
             pause_s = _ROUND_PAUSES_S[min(turn, len(_ROUND_PAUSES_S) - 1)]
             if loop.time() + pause_s >= deadline_s:
                 break

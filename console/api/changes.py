@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tallystick.admin.models import Change, OffsetChange, StepState, json_of
-from tallystick.console.api.interface import Answer
+from tallystick.console.api.interface import Answer, Call
 from tallystick.console.api.problems import ProblemError
 
 
@@ -22,8 +22,18 @@ def with_etag(value: object, etag: str) -> Answer:
     return Answer(value, headers={"ETag": f'"{etag}"'} if etag else {})
 
 
-def etag_of(if_match: str | None) -> str | None:
-    """Returns the ETag in a header `If-Match`; None: any. ProblemError: the header has several."""
+def condition(call: Call) -> str | None:
+    """Returns what a change requires: the ETag that the caller saw; "": it must not exist; None: nothing.
+
+    ProblemError: the headers cannot be used."""
+    if call.values.get("If-None-Match") is None:
+        return _etag(call["If-Match"])
+    if call["If-Match"] is not None:
+        raise ProblemError("invalid-request", "give If-Match or If-None-Match, not both")
+    return ""
+
+
+def _etag(if_match: str | None) -> str | None:
     if if_match is None or if_match.strip() == "*":
         return None
     text = if_match.strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tallystick.admin.models import json_of
+from tallystick.admin.models import OffsetKind, OffsetTarget, json_of
 from tallystick.admin.records import message_of
 from tallystick.client import Start
 from tallystick.console.api.changes import done
@@ -42,7 +42,13 @@ async def acknowledge_messages(call: Call) -> Any:
 
 
 async def reset_offsets(call: Call) -> Any:
-    raise NotImplementedError
+    body = call.body
+    ((kind, value),) = body["to"].items()
+    target = OffsetTarget(OffsetKind(kind), 0 if value is True else value)
+    rows = body.get("queues")
+    queues = None if rows is None else [(row["broker"], row["queue"]) for row in rows]
+    change = await call.admin.offsets.reset(call["group"], body["topic"], target, queues=queues, dry_run=call.dry_run)
+    return done(change)
 
 
 async def clone_offsets(call: Call) -> Any:

@@ -40,7 +40,7 @@ async def resend_message(call: Call) -> Any:
 
 
 async def list_dead_letter_groups(call: Call) -> Any:
-    return [{"group": group, "messages": count} for group, count in await call.admin.dead_letters.groups()]
+    return [each._asdict() for each in await call.admin.dead_letters.groups()]
 
 
 async def list_dead_letters(call: Call) -> Any:

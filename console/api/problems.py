@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from tallystick.admin.errors import ChangedError
 from tallystick.client import (
     AccessDenied,
     BufferFull,
@@ -57,6 +58,7 @@ _KINDS: dict[str, tuple[int, str]] = {
     "unknown-outcome": (504, "It is not known whether the message is stored"),
 }
 _OF_ERRORS: tuple[tuple[type[Exception], str], ...] = (
+    (ChangedError, "changed"),
     (AccessDenied, "access-denied"),
     (Busy, "busy"),
     (NotFound, "not-found"),
@@ -102,7 +104,11 @@ class ProblemError(Exception):
 def problem_of(error: ClientError) -> ProblemError:
     """Returns the problem for an error of the client or the admin core."""
     kind = next((kind for cls, kind in _OF_ERRORS if isinstance(error, cls)), "internal")
-    more = {"uniqueKey": error.unique_key} if isinstance(error, Unknown) else {}
+    more: dict[str, Any] = {}
+    if isinstance(error, Unknown):
+        more["uniqueKey"] = error.unique_key
+    if isinstance(error, ChangedError):
+        more["etag"] = error.etag or None
     headers = {"Retry-After": "1"} if _KINDS[kind][0] == 503 else None
     return ProblemError(
         kind, str(error), headers=headers, code=error.code, remark=error.remark, address=error.address, **more

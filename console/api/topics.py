@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tallystick.console.api.changes import done, etag_of, with_etag
+from tallystick.console.api.changes import condition, done, with_etag
 from tallystick.console.api.interface import Call, Handler
 
 _PYTHON = {
@@ -42,14 +42,13 @@ async def put_topic(call: Call) -> Any:
         _changes(call.body),
         cluster=call["cluster"],
         dry_run=call.dry_run,
-        if_match=etag_of(call["If-Match"]),
+        if_match=condition(call),
     )
     return done(change)
 
 
 async def delete_topic(call: Call) -> Any:
-    if_match = etag_of(call["If-Match"])
-    return done(await call.admin.topics.delete(call["topic"], dry_run=call.dry_run, if_match=if_match))
+    return done(await call.admin.topics.delete(call["topic"], dry_run=call.dry_run, if_match=condition(call)))
 
 
 async def list_producers(call: Call) -> Any:
@@ -71,14 +70,16 @@ async def put_group(call: Call) -> Any:
         _changes(call.body),
         cluster=call["cluster"],
         dry_run=call.dry_run,
-        if_match=etag_of(call["If-Match"]),
+        if_match=condition(call),
     )
     return done(change)
 
 
 async def delete_group(call: Call) -> Any:
-    if_match = etag_of(call["If-Match"])
-    return done(await call.admin.groups.delete(call["group"], dry_run=call.dry_run, if_match=if_match))
+    change = await call.admin.groups.delete(
+        call["group"], topics=call["topics"], dry_run=call.dry_run, if_match=condition(call)
+    )
+    return done(change)
 
 
 HANDLERS: dict[str, Handler] = {

@@ -1,6 +1,7 @@
-"""`tally config check`: says what each setting in a configuration file does here, before a process starts with it.
+"""`tally config show|set`: the settings of running brokers, compared and changed.
 
-Exit codes: 0 all settings apply or change nothing that clients and operators see; 1 a RocketMQ broker with this file
+`tally config check` says what each setting in a configuration file does here, before a process starts with it. Its exit
+codes: 0 all settings apply or change nothing that clients and operators see; 1 a RocketMQ broker with this file
 would behave differently, or the process would not start; 2 the file cannot be read.
 """
 
@@ -10,15 +11,21 @@ import argparse
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tallystick.node.commands.terminal import bad, good, table, wrapped
+from tallystick.node.commands.admin_command import change, change_table, changes, reads
+from tallystick.node.commands.output import emit, shown
+from tallystick.node.commands.terminal import InputError, assignments, bad, good, table, wrapped
 from tallystick.node.core.config_check import Effect, Row, check_file
+
+if TYPE_CHECKING:
+    from tallystick.admin.admin import Admin
+    from tallystick.admin.models import Setting
 
 
 def add_parsers(commands: Any) -> None:
     """Adds `config check`."""
-    config = commands.add_parser("config", help="check a configuration file, of tallystick or of RocketMQ")
+    config = commands.add_parser("config", help="compare and change settings of brokers; check a configuration file")
     actions = config.add_subparsers(title="actions", metavar="ACTION", required=True)
     check = actions.add_parser("check", help="say what each setting in a file does here; starts nothing")
     check.add_argument("file", type=Path, metavar="FILE", help="TOML, or a file of RocketMQ such as broker.conf")
@@ -27,6 +34,44 @@ def add_parsers(commands: Any) -> None:
     )
     check.add_argument("--json", action="store_true", help="print the rows as JSON")
     check.set_defaults(call=_check)
+    show = actions.add_parser("show", help="show the settings of running brokers, and where they differ")
+    show.add_argument("name", nargs="*", help="names of settings (all)")
+    show.add_argument("--cluster", help="name of the cluster (all)")
+    show.add_argument("--differing", action="store_true", help="only settings that differ and should not")
+    reads(show, _show)
+    change_parser = actions.add_parser("set", help="change settings of running brokers")
+    change_parser.add_argument("target", help="host:port of a broker, or the name of a cluster: all its brokers")
+    change_parser.add_argument("assignment", nargs="+", metavar="NAME=VALUE", help="a setting")
+    changes(change_parser, _set, confirm=True)
+
+
+async def _show(admin: Admin, args: argparse.Namespace) -> int:
+    found = await admin.config.settings(args.cluster)
+    chosen = [
+        each
+        for each in found
+        if (not args.name or each.name in args.name) and not (args.differing and (each.agree or each.per_broker))
+    ]
+    if missing := set(args.name) - {each.name for each in found}:
+        raise InputError(f"no broker has the setting {min(missing)}")
+    emit(args, chosen, lambda: _table(chosen))
+    return 0
+
+
+def _table(settings: list[Setting]) -> str:
+    rows = []
+    for each in settings:
+        values = set(each.values.values())
+        if len(values) == 1:
+            rows.append((each.name, "all", shown(values.pop())))
+        else:
+            rows += [(each.name, address, shown(value)) for address, value in each.values.items()]
+    return table(rows, ("setting", "broker", "value"))
+
+
+async def _set(admin: Admin, args: argparse.Namespace) -> int:
+    wanted = assignments(args.assignment)
+    return await change(args, lambda dry_run: admin.config.set(args.target, wanted, dry_run=dry_run), change_table)
 
 
 def _check(args: argparse.Namespace) -> int:

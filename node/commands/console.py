@@ -8,8 +8,8 @@ import signal
 from typing import Any
 
 from tallystick.node.access.opening import read_credentials
+from tallystick.node.commands.admin_command import add_cluster_options
 from tallystick.node.commands.tls_options import tls_context
-from tallystick.node.commands.topics import nameserver_option
 from tallystick.node.core.logs import FORMATS, LEVELS
 from tallystick.node.core.settings import HttpSettings, is_loopback
 from tallystick.store.setting import SettingsError
@@ -32,7 +32,7 @@ def add_parsers(commands: Any) -> None:
     )
     console.add_argument("--log-level", choices=LEVELS, default="INFO", help="lowest level of lines to log (INFO)")
     console.add_argument("--log-format", choices=FORMATS, default="text", help="format of log lines (text)")
-    nameserver_option(console)
+    add_cluster_options(console)
     console.set_defaults(call=_console)
 
 

@@ -1,5 +1,7 @@
 """`tally group status|transfer|add|remove`: the members of a replicated group, asked over a broker's HTTP port.
 
+`tally raft` is the newer command: it asks the whole cluster. This one works where only the HTTP port is reached.
+
 `tally group recover` is in `group_recover.py`: it works on the files of a stopped member."""
 
 from __future__ import annotations
@@ -21,9 +23,7 @@ _ID = re.compile(r"n?(\d{1,9})")
 
 def add_parsers(commands: Any) -> None:
     """Adds `group` and its sub-commands."""
-    group = commands.add_parser(
-        "group", help="show the members of a replicated group, transfer leadership, add or remove a member"
-    )
+    group = commands.add_parser("group", help="as `tally raft`, over the HTTP port of one process")
     actions = group.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     status = actions.add_parser("status", help="show members, roles, terms, and the progress of each member")
@@ -31,12 +31,15 @@ def add_parsers(commands: Any) -> None:
 
     transfer = actions.add_parser("transfer", help="transfer leadership to another member; --http must name the leader")
     transfer.add_argument(
-        "member", nargs="?", type=_member, help="id of the new leader, such as n1 (the member with the longest log)"
+        "member",
+        nargs="?",
+        type=member_number,
+        help="id of the new leader, such as n1 (the member with the longest log)",
     )
     transfer.set_defaults(call=_transfer)
 
     add = actions.add_parser("add", help="add a member, which votes when it has caught up; --http must name the leader")
-    add.add_argument("member", type=_member, help="id of the member, such as n3")
+    add.add_argument("member", type=member_number, help="id of the member, such as n3")
     add.add_argument("--learner", action="store_true", help="the member receives the log and does not vote")
     add.add_argument(
         "--wait", type=number(0, 86_400), default=600, help="seconds to wait until the member has caught up (600)"
@@ -44,7 +47,7 @@ def add_parsers(commands: Any) -> None:
     add.set_defaults(call=_add)
 
     remove = actions.add_parser("remove", help="remove a member; --http must name the leader")
-    remove.add_argument("member", type=_member, help="id of the member, such as n3")
+    remove.add_argument("member", type=member_number, help="id of the member, such as n3")
     remove.set_defaults(call=_remove)
 
     group_recover.add_parser(actions)
@@ -53,7 +56,8 @@ def add_parsers(commands: Any) -> None:
         add_http_options(parser)
 
 
-def _member(text: str) -> int:
+def member_number(text: str) -> int:
+    """Parses the id of a member."""
     match = _ID.fullmatch(text)
     if match is None:
         raise argparse.ArgumentTypeError(f"must be a member's id, n0, n1, ..., not {text!r}")

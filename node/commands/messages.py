@@ -17,9 +17,9 @@ import zlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from tallystick.node.commands.admin_command import add_cluster_options
 from tallystick.node.commands.terminal import InputError, Progress, bad, good, lines, number
 from tallystick.node.commands.tls_options import cluster_client
-from tallystick.node.commands.topics import nameserver_option
 from tallystick.node.core.client import ClusterClient, QueueAddress, RequestRefusedError
 from tallystick.node.remoting.codes import ResponseCode
 from tallystick.store.formats import properties
@@ -63,7 +63,7 @@ def add_parsers(commands: Any) -> None:
     consume.add_argument("--quiet", action="store_true", help="print only the number of messages")
     consume.set_defaults(call=lambda args: asyncio.run(_consume(args)))
     for parser in (produce, consume):
-        nameserver_option(parser)
+        add_cluster_options(parser)
 
 
 async def _bodies(args: argparse.Namespace) -> AsyncIterator[bytes]:

@@ -4,41 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from admin_steps import PATIENCE_S, consume, create_topic, register, send
 from two_brokers import TwoBrokers
 
 from tallystick.admin import Admin
 from tallystick.admin.models import Disagreement, GroupState, MessageSummary, Role, TopicKind, json_of
-from tallystick.client import Client, ConfigurationError, ConnectionFailed, NotFound, SendResult, Start, Tags
+from tallystick.client import Client, ConfigurationError, ConnectionFailed, NotFound, Tags
 from tallystick.client.wire import fastjson
 from tallystick.client.wire.codes import RequestCode
-
-PATIENCE_S = 60.0
-
-
-async def create_topic(client: Client, addresses: list[str], topic: str, queues: int = 2) -> None:
-    for address in addresses:
-        ext = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(queues), "writeQueueNums": str(queues)}
-        ext |= {"perm": "6", "topicFilterType": "SINGLE_TAG"}
-        await client.ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
-
-
-async def send(client: Client, topic: str, count: int, **fields: object) -> list[SendResult]:
-    async with client.producer("writers") as producer:
-        return [await producer.send(topic, b"%d" % number, **fields) for number in range(count)]
-
-
-async def consume(client: Client, group: str, topic: str, count: int) -> None:
-    async with asyncio.timeout(PATIENCE_S), client.consumer(group, topic, start=Start.FIRST) as consumer:
-        async for message in consumer:
-            async with message.process(reraise=True):
-                count -= 1
-            if not count:
-                return
 
 
 async def test_clusters_have_their_brokers(cluster: TwoBrokers, admin: Admin) -> None:
@@ -249,14 +226,7 @@ async def silent(cluster: TwoBrokers) -> AsyncIterator[str]:
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with Client(cluster.nameserver) as registering:
-        ext = {"brokerName": "broker-c", "brokerAddr": address, "clusterName": "DefaultCluster", "brokerId": "0"}
-        ext |= {"haServerAddr": address, "compressed": "false", "bodyCrc32": "0"}
-        row = {"topicName": "Orders", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
-        version = {"counter": 1, "timestamp": int(time.time() * 1000)}
-        body = {"topicConfigSerializeWrapper": {"topicConfigTable": {"Orders": row}, "dataVersion": version}}
-        await registering.ask_nameserver(
-            RequestCode.REGISTER_BROKER, ext, fastjson.dumps(body | {"filterServerList": []})
-        )
+        await register(registering, "broker-c", address, "Orders")
         yield address
     for writer in connections:
         writer.close()

@@ -20,10 +20,12 @@ from tallystick.node.http.console import ConsoleView
 from tallystick.node.http.server import Probes, application
 
 SCHEMAS = DOCUMENT.content["components"]["schemas"]
+OTHERS = {"DeadLetters", "OffsetKind", "OffsetTarget", "Page"}
+"""Models that have other forms here: pages by the type of their items, and those that requests have."""
 MODELS = [
     each
-    for each in vars(models).values()
-    if isinstance(each, type) and each.__module__ == models.__name__ and each is not models.Page
+    for name, each in vars(models).items()
+    if isinstance(each, type) and each.__module__ == models.__name__ and name not in OTHERS
 ]
 
 
