@@ -1,7 +1,8 @@
 // The REST interface. Each function is one request; a failure is an `ApiError` with the server's words.
 
 const BASE = new URL("api/v1/", document.baseURI);
-const PAGE = 500;
+const FIRST = 100;
+const FURTHER = 1000; // the most that the interface returns at once
 const listeners = new Set();
 
 /** Why a request failed. `status` 0: the server did not answer. */
@@ -78,16 +79,21 @@ async function change(method, name, dryRun, { body, etag } = {}) {
 /** A list, whether the server sends it bare or as a page. */
 export const itemsOf = (data) => (Array.isArray(data) ? data : (data?.items ?? []));
 
-/** Reads all parts of a list, up to `limit` items. `more`: there are further ones. */
-async function all(name, query, { signal, limit = 5000 } = {}) {
+/**
+ * Reads all parts of a list, up to `limit` items. `more`: there are further ones. `onPart` gets what was read so far after
+ * the first part, which is small, so that a page can show it.
+ */
+async function all(name, query, { signal, onPart, limit = 5000 } = {}) {
   const items = [];
   const problems = [];
   let cursor;
   do {
-    const page = await call("GET", name, { query: { ...query, cursor, limit: Math.min(PAGE, limit) }, signal });
+    const page = await call("GET", name, { query: { ...query, cursor, limit: Math.min(cursor ? FURTHER : FIRST, limit) }, signal });
     items.push(...itemsOf(page));
     problems.push(...(page.problems || []));
+    const isFirst = !cursor;
     cursor = Array.isArray(page) ? null : page.cursor;
+    if (isFirst && cursor) onPart?.({ items: [...items], problems: [...problems], more: true });
   } while (cursor && items.length < limit);
   return { items, problems, more: Boolean(cursor) };
 }
@@ -111,13 +117,15 @@ export const api = {
   removeMember: (group, member, dryRun) =>
     change("DELETE", path("raft-groups", group, "members", member), dryRun),
 
-  topics: ({ system, search, limit } = {}, signal) => all("topics", { system: system || undefined, search }, { signal, limit }),
+  topics: ({ system, search, limit } = {}, signal, onPart) =>
+    all("topics", { system: system || undefined, search }, { signal, onPart, limit }),
   topic: (name, signal) => get(path("topics", name), {}, signal),
   putTopic: (name, config, etag, dryRun) => change("PUT", path("topics", name), dryRun, { body: config, etag }),
   deleteTopic: (name, etag, dryRun) => change("DELETE", path("topics", name), dryRun, { etag }),
   send: (topic, message) => call("POST", path("topics", topic, "messages"), { body: message }),
 
-  groups: ({ system, search, limit } = {}, signal) => all("consumer-groups", { system: system || undefined, search }, { signal, limit }),
+  groups: ({ system, search, limit } = {}, signal, onPart) =>
+    all("consumer-groups", { system: system || undefined, search }, { signal, onPart, limit }),
   group: (name, signal) => get(path("consumer-groups", name), {}, signal),
   putGroup: (name, config, etag, dryRun) =>
     change("PUT", path("consumer-groups", name), dryRun, { body: config, etag }),

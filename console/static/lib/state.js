@@ -62,9 +62,9 @@ const cache = new Map();
 export const forgetAnswers = () => cache.clear();
 
 /**
- * Reads with `read(signal)` and keeps the last answer under `key`, so that a page that is opened again shows it at once.
+ * Reads with `read(signal, onPart)` and keeps the last answer under `key`, so that a page that is opened again shows it at once.
  * After a failure the answer stays, with `error`: the page marks it as stale. `every`: milliseconds between reads;
- * a hidden page does not read. `key` null: reads nothing.
+ * a hidden page does not read. `key` null: reads nothing. `onPart(data)` shows a part of the first answer before it is complete.
  */
 export function useQuery(key, read, { every = 0 } = {}) {
   const [, again] = useState(0);
@@ -79,8 +79,13 @@ export function useQuery(key, read, { every = 0 } = {}) {
     mine.abort?.abort();
     const abort = (mine.abort = new AbortController());
     mine.loading = true;
+    const onPart = (data) => {
+      if (abort.signal.aborted || cache.has(key)) return;
+      cache.set(key, { data, at: Date.now() });
+      again((number) => number + 1);
+    };
     try {
-      const data = await reader.current(abort.signal);
+      const data = await reader.current(abort.signal, onPart);
       if (abort.signal.aborted) return;
       cache.set(key, { data, at: Date.now() });
       mine.error = null;

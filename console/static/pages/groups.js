@@ -30,7 +30,7 @@ export function GroupsPage({ query }) {
   const canChange = useMay("admin");
   const [creating, setCreating] = useState(false);
   const [created, setCreated] = useState(null);
-  const groups = useQuery(`groups ${system}`, (signal) => api.groups({ system }, signal), { every: 15000 });
+  const groups = useQuery(`groups ${system}`, (signal, onPart) => api.groups({ system }, signal, onPart), { every: 15000 });
   const change = (values) => go(["consumer-groups"], { search: text, system: system || "", ...values }, { replace: true });
   return html`<${PageHeader} title="Consumer groups" actions=${canChange && html`<${Button} kind="primary" icon="plus" onClick=${() => setCreating(true)}>Create group<//>`} />
     <div class="toolbar"><${Search} value=${text} onInput=${(search) => change({ search })} label="Search consumer groups" placeholder="Search consumer groups" />

@@ -41,7 +41,7 @@ export function TopicsPage({ query }) {
   const canChange = useMay("admin");
   const [creating, setCreating] = useState(false);
   const [created, setCreated] = useState(null);
-  const topics = useQuery(`topics ${system}`, (signal) => api.topics({ system }, signal), { every: 15000 });
+  const topics = useQuery(`topics ${system}`, (signal, onPart) => api.topics({ system }, signal, onPart), { every: 15000 });
   const change = (values) => go(["topics"], { search: text, system: system || "", ...values }, { replace: true });
   return html`<${PageHeader} title="Topics" actions=${canChange && html`<${Button} kind="primary" icon="plus" onClick=${() => setCreating(true)}>Create topic<//>`} />
     <div class="toolbar"><${Search} value=${text} onInput=${(search) => change({ search })} label="Search topics" placeholder="Search topics" />
