@@ -27,7 +27,9 @@ async def browser() -> AsyncIterator[Browser]:
         await found.close()
 
 
-@pytest_asyncio.fixture(loop_scope="session", params=[console_browser.WIDE, console_browser.NARROW], ids=["wide", "narrow"])
+@pytest_asyncio.fixture(
+    loop_scope="session", params=[console_browser.WIDE, console_browser.NARROW], ids=["wide", "narrow"]
+)
 async def consoles(browser: Browser, request: pytest.FixtureRequest) -> AsyncIterator[Consoles]:
     """Opens consoles, in windows of 1 400 and of 390 pixels."""
     found = Consoles(browser, request.param)

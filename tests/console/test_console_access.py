@@ -9,7 +9,13 @@ from fake_console_api import FakeApi
 
 pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="session")]
 
-PLACES = ("#/cluster", "#/topics/orders-changed", "#/consumer-groups/orders-service", "#/dead-letters/orders-service", "#/settings")
+PLACES = (
+    "#/cluster",
+    "#/topics/orders-changed",
+    "#/consumer-groups/orders-service",
+    "#/dead-letters/orders-service",
+    "#/settings",
+)
 OPERATOR = {"Send message", "Reset offsets", "Copy offsets", "Resend selected", "Resend all"}
 ADMIN = {"Add member", "Make leader", "Remove", "Writes", "Change", "Delete"}
 

@@ -1,6 +1,7 @@
 """Each page of the console by the rules of axe (WCAG 2.2 AA and its best practices), dark and light, at two widths."""
 
 from importlib.resources import files
+from typing import Literal
 
 import console_cluster
 import pytest
@@ -27,15 +28,21 @@ PAGES = (
 )
 RUN = """async () => {
   const found = await axe.run(document, {resultTypes: ["violations"]});
-  return found.violations.flatMap((rule) => rule.nodes.map((node) => `${rule.id}: ${node.target.join(" ")} ${node.failureSummary}`));
+  const text = (rule, node) => `${rule.id}: ${node.target.join(" ")} ${node.failureSummary}`;
+  return found.violations.flatMap((rule) => rule.nodes.map((node) => text(rule, node)));
 }"""
+
+
+AT_REST = """Promise.all(document.getAnimations()
+  .filter((each) => each.effect.getTiming().iterations === 1)
+  .map((each) => each.finished))"""
 
 
 async def violations(screen: Screen) -> list[str]:
     """Returns what axe finds on the page as it is now, when nothing of it moves."""
     if not await screen.page.evaluate("'axe' in window"):
         await screen.page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
-    await screen.page.evaluate("Promise.all(document.getAnimations().filter((each) => each.effect.getTiming().iterations === 1).map((each) => each.finished))")
+    await screen.page.evaluate(AT_REST)
     return [f"{screen.page.url.partition('#')[2]}: {each}" for each in await screen.page.evaluate(RUN)]
 
 
@@ -45,7 +52,9 @@ async def no_overflow(screen: Screen) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_pages_have_no_violations_and_fit_the_window(consoles: Consoles, scheme: str) -> None:
+async def test_pages_have_no_violations_and_fit_the_window(
+    consoles: Consoles, scheme: Literal["light", "dark"]
+) -> None:
     screen = await consoles.open(scheme=scheme)
     found = []
     for place in PAGES:
@@ -57,7 +66,7 @@ async def test_pages_have_no_violations_and_fit_the_window(consoles: Consoles, s
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_dialogs_have_no_violations(consoles: Consoles, scheme: str) -> None:
+async def test_dialogs_have_no_violations(consoles: Consoles, scheme: Literal["light", "dark"]) -> None:
     screen = await consoles.open("#/topics/orders-created", scheme=scheme)
     found = []
     for button in ("Send message", "Change"):
@@ -76,7 +85,7 @@ async def test_dialogs_have_no_violations(consoles: Consoles, scheme: str) -> No
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_the_log_in_has_no_violations(consoles: Consoles, scheme: str) -> None:
+async def test_the_log_in_has_no_violations(consoles: Consoles, scheme: Literal["light", "dark"]) -> None:
     screen = await consoles.open(password="secret", scheme=scheme, expected=["401"])
     assert await violations(screen) == []
 

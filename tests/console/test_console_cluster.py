@@ -45,7 +45,13 @@ async def test_the_cluster_shows_groups_and_a_broker_that_is_not_reachable(conso
     ],
 )
 async def test_each_change_of_the_cluster_has_a_preview(
-    consoles: Consoles, button: str, fields: dict[str, str], verb: str, confirm: str | None, path: str, body: dict[str, object]
+    consoles: Consoles,
+    button: str,
+    fields: dict[str, str],
+    verb: str,
+    confirm: str | None,
+    path: str,
+    body: dict[str, object],
 ) -> None:
     screen = await consoles.open("#/cluster")
     await screen.page.get_by_role("table", name="Brokers of shop").wait_for()
@@ -61,7 +67,9 @@ async def test_each_change_of_the_cluster_has_a_preview(
         await screen.dialog().get_by_role("textbox").fill(confirm)
     await screen.press(verb)
     assert "Done" in await screen.result()
-    assert [(changed, dry, sent) for _, changed, dry, sent in screen.changes()] == [(path, dry, body) for dry in (True, False)]
+    assert [(changed, dry, sent) for _, changed, dry, sent in screen.changes()] == [
+        (path, dry, body) for dry in (True, False)
+    ]
 
 
 async def test_settings_that_differ_are_first_and_one_is_changed_at_all_brokers(consoles: Consoles) -> None:
@@ -92,4 +100,6 @@ async def test_the_audit_log_is_searched_and_continues(consoles: Consoles) -> No
     await screen.fill("Search the lines that were read", "reports")
     await screen.page.get_by_text("50 lines", exact=True).wait_for()
     line = console_cluster.audit(2)[1]
-    assert line.resource in await screen.page.get_by_role("table", name="Audit log").get_by_role("row").nth(1).inner_text()
+    assert (
+        line.resource in await screen.page.get_by_role("table", name="Audit log").get_by_role("row").nth(1).inner_text()
+    )

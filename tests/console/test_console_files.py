@@ -15,8 +15,13 @@ IMPORT = re.compile(r"""(?:from|import)\s*\(?\s*["']([^"']+)["']""")
 
 
 def test_vendored_files_are_those_of_their_packages() -> None:
-    expected = dict(reversed(line.split("  ")) for line in (VENDOR / "SHA256SUMS").read_text().splitlines())
-    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in VENDOR.iterdir() if path.suffix in (".js", ".woff2")}
+    lines = [line.split("  ") for line in (VENDOR / "SHA256SUMS").read_text().splitlines()]
+    expected = {name: digest for digest, name in lines}
+    found = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in VENDOR.iterdir()
+        if path.suffix in (".js", ".woff2")
+    }
     assert found == expected
     readme = (VENDOR / "README.md").read_text()
     assert all(f"`{name}`" in readme for name in found), "each has its package, version and licence"
@@ -34,7 +39,11 @@ def test_modules_import_files_that_exist(path: Path) -> None:
 def test_pages_have_nothing_that_the_policy_forbids(path: Path) -> None:
     text = re.sub(r'xmlns="[^"]*"', "", path.read_text())
     assert re.findall(r"https?://\S+", text) == [], "nothing comes from another host"
-    forbidden = (r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", r"\sstyle=", r"<style")
+    forbidden = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function",
+        r"\sstyle=",
+        r"<style",
+    )
     assert [each for pattern in forbidden for each in re.findall(pattern, text)] == []
     if path.suffix == ".html":
         assert re.findall(r"\son\w+=|<script(?![^>]*\ssrc=)", text) == []

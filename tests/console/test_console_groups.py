@@ -68,7 +68,9 @@ async def test_offsets_are_reset_as_the_preview_says(consoles: Consoles) -> None
     await screen.press("Reset offsets")
     assert (await screen.result()).count("done") == 16
     body = {"topic": TOPIC, "to": {"shift": -100}, "queues": None}
-    assert screen.changes() == [("POST", f"/consumer-groups/{BEHIND}/offsets/reset", dry, body) for dry in (True, False)]
+    assert screen.changes() == [
+        ("POST", f"/consumer-groups/{BEHIND}/offsets/reset", dry, body) for dry in (True, False)
+    ]
 
 
 async def test_offsets_are_reset_to_a_time(wide: Consoles) -> None:

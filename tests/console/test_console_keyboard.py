@@ -5,7 +5,11 @@ from console_browser import NARROW, Consoles, Screen
 
 pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="session")]
 
-FOCUS = "document.activeElement === document.body ? '' : (document.activeElement.getAttribute('aria-label') || document.activeElement.innerText || document.activeElement.value || document.activeElement.id).trim()"
+FOCUS = """(() => {
+  const element = document.activeElement;
+  const name = element.getAttribute("aria-label") || element.innerText || element.value || element.id;
+  return element === document.body ? "" : name.trim();
+})()"""
 
 
 async def focus(screen: Screen) -> str:
@@ -64,7 +68,9 @@ async def test_the_focus_stays_in_a_dialog(wide: Consoles) -> None:
     await screen.dialog().wait_for()
     for _ in range(30):
         await screen.page.keyboard.press("Tab")
-        inside = await screen.page.evaluate("document.activeElement === document.body || Boolean(document.activeElement.closest('dialog'))")
+        inside = await screen.page.evaluate(
+            "document.activeElement === document.body || Boolean(document.activeElement.closest('dialog'))"
+        )
         assert inside
 
 

@@ -68,7 +68,9 @@ async def test_a_message_shows_its_body_its_life_and_its_readers(consoles: Conso
 async def test_a_damaged_body_is_said_and_shown_as_bytes(wide: Consoles) -> None:
     screen = await wide.open(f"#/messages/{console_cluster.DAMAGED_ID}")
     await screen.sees("The body is damaged")
-    assert (await screen.page.get_by_role("region", name="Content of the body").inner_text()).startswith("00000000  00 01 02")
+    assert (await screen.page.get_by_role("region", name="Content of the body").inner_text()).startswith(
+        "00000000  00 01 02"
+    )
     assert await screen.main().get_by_label("Text", exact=True).count() == 0
 
 

@@ -1,5 +1,7 @@
-"""How long lists of 1,000 topics and 1,000 groups need until they are painted. The run prints the times; a limit that only
-a broken page reaches is checked, since the machine may be busy."""
+"""How long lists of 1,000 topics and 1,000 groups need until they are painted.
+
+The run prints the times. It checks a limit that only a broken page reaches, since the machine may be busy.
+"""
 
 import pytest
 from console_browser import Consoles

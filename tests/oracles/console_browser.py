@@ -6,20 +6,20 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from aiohttp import web
 from aiohttp.test_utils import TestServer
 from fake_console_api import FakeApi
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, BrowserContext, Locator, Page
+    from playwright.async_api import Browser, BrowserContext, Locator, Page, ViewportSize
 
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 WIDE, NARROW = (1400, 900), (390, 844)
 VIOLATIONS = """
 window.violations = [];
-document.addEventListener("securitypolicyviolation", (event) => window.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
+document.addEventListener("securitypolicyviolation", (event) =>
+  window.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
 """
 
 
@@ -91,19 +91,25 @@ class Consoles:
 
     def __init__(self, browser: Browser, size: tuple[int, int] = WIDE) -> None:
         self._browser, self._size = browser, size
-        self._servers: list[TestServer[web.Request]] = []
+        self._servers: list[TestServer] = []
         self._contexts: list[BrowserContext] = []
         self.screens: list[Screen] = []
 
     async def open(
-        self, place: str = "#/", *, api: FakeApi | None = None, scheme: str = "light", expected: Sequence[str] = (), **options: Any
+        self,
+        place: str = "#/",
+        *,
+        api: FakeApi | None = None,
+        scheme: Literal["light", "dark"] = "light",
+        expected: Sequence[str] = (),
+        **options: Any,
     ) -> Screen:
-        """Opens a place. `options` are those of `FakeApi`; `expected`: complaints of the browser that the test causes."""
+        """Opens a place. `options`: those of `FakeApi`; `expected`: complaints of the browser that the test causes."""
         api = api or FakeApi(**{"number": 60, **options})
         server = TestServer(api.app(), shutdown_timeout=0)
         await server.start_server()
         self._servers.append(server)
-        size = {"width": self._size[0], "height": self._size[1]}
+        size: ViewportSize = {"width": self._size[0], "height": self._size[1]}
         context = await self._browser.new_context(viewport=size, color_scheme=scheme, locale="en-GB", timezone_id="UTC")
         self._contexts.append(context)
         await context.add_init_script(VIOLATIONS)

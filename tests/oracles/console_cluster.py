@@ -11,8 +11,8 @@ from tallystick.admin.models import (
     Broker,
     Cluster,
     Connection,
-    Consumption,
     ConsumerGroup,
+    Consumption,
     Disk,
     GroupConfig,
     GroupMember,
@@ -38,7 +38,18 @@ NOW_MS = 1_790_000_000_000
 """Times are relative to this, so that two runs have the same data; `FakeApi` moves them to the present."""
 BROKERS = ("orders-a", "orders-b")
 AREAS = ("orders", "payments", "inventory", "shipping", "billing", "search", "email", "fraud", "catalog", "returns")
-EVENTS = ("created", "changed", "cancelled", "settled", "reserved", "indexed", "failed", "archived", "audited", "synced")
+EVENTS = (
+    "created",
+    "changed",
+    "cancelled",
+    "settled",
+    "reserved",
+    "indexed",
+    "failed",
+    "archived",
+    "audited",
+    "synced",
+)
 DAMAGED_ID = "0A00000B00002A9F00000000000FFFF0"
 
 
@@ -65,13 +76,17 @@ def clusters(*, unreachable: bool = True) -> list[Cluster]:
                     version="" if gone else "0.1.0",
                     is_tallystick=not gone,
                     started_ms=None if gone else NOW_MS - 86_400_000 * (group + 2) - 3_700_000 * member,
-                    rates=Rates() if gone else Rates(1840.0 - 700 * group if member == 0 else 0.0, 5210.0 - 1900 * group),
+                    rates=Rates()
+                    if gone
+                    else Rates(1840.0 - 700 * group if member == 0 else 0.0, 5210.0 - 1900 * group),
                     messages_today_in=None if gone else 58_210_332 // (group + 1),
                     messages_today_out=None if gone else 171_044_871 // (group + 1),
                     disk=Disk(error="no answer")
                     if gone
                     else Disk((0.41, 0.78)[group] + member / 100, 512 << 30, int((512 << 30) * (0.59, 0.22)[group])),
-                    runtime={} if gone else {"putTps": "1840.0 1822.4 1790.1", "bootTimestamp": str(NOW_MS - 86_400_000)},
+                    runtime={}
+                    if gone
+                    else {"putTps": "1840.0 1822.4 1790.1", "bootTimestamp": str(NOW_MS - 86_400_000)},
                     node=None
                     if gone
                     else {"kind": "broker", "phase": "ready", "reason": None, "store": {"maxOffset": 88_120_442_880}},
@@ -151,12 +166,21 @@ def queues(topic: Topic) -> list[QueueRange]:
     """Returns the queues of a topic; its messages are spread over them evenly."""
     places = [(broker, queue) for broker, config in topic.configs.items() for queue in range(config.read_queues)]
     each = (topic.messages or 0) // len(places)
-    return [QueueRange(broker, queue, 1000, 1000 + each, NOW_MS - 700 * number) for number, (broker, queue) in enumerate(places)]
+    return [
+        QueueRange(broker, queue, 1000, 1000 + each, NOW_MS - 700 * number)
+        for number, (broker, queue) in enumerate(places)
+    ]
 
 
 def connection(number: int, role: str) -> Connection:
     """Returns a client."""
-    return Connection(f"10.1.4.{number + 20}@{4000 + number}#{role}", f"10.1.4.{number + 20}:5{number:04d}", "JAVA", "V4_8_0", list(BROKERS))
+    return Connection(
+        f"10.1.4.{number + 20}@{4000 + number}#{role}",
+        f"10.1.4.{number + 20}:5{number:04d}",
+        "JAVA",
+        "V4_8_0",
+        list(BROKERS),
+    )
 
 
 def groups(number: int = 1000) -> dict[str, ConsumerGroup]:
@@ -165,7 +189,9 @@ def groups(number: int = 1000) -> dict[str, ConsumerGroup]:
     names = list(topics(number))
     found = {}
     for index in range(number):
-        name = f"{AREAS[index % 10]}-{('service', 'report', 'export', 'index', 'mirror')[index // 10 % 5]}" + (f"-{index // 50:02d}" if index >= 50 else "")
+        name = f"{AREAS[index % 10]}-{('service', 'report', 'export', 'index', 'mirror')[index // 10 % 5]}" + (
+            f"-{index // 50:02d}" if index >= 50 else ""
+        )
         online = index % 7 != 6
         lag = 0 if index % 5 else chance.randrange(40, 900_000 if index < 40 else 900)
         found[name] = ConsumerGroup(
@@ -211,7 +237,11 @@ def members(group: ConsumerGroup) -> list[GroupMember]:
     return [
         GroupMember(
             connection(number, "consumer"),
-            [Subscription(group.topics[0], "cancelled" if group.disagrees and number == group.members - 1 else "*", "TAG")],
+            [
+                Subscription(
+                    group.topics[0], "cancelled" if group.disagrees and number == group.members - 1 else "*", "TAG"
+                )
+            ],
             16 // group.members,
         )
         for number in range(group.members)
@@ -240,9 +270,22 @@ def summary(topic: str, number: int) -> MessageSummary:
 
 def message(found: MessageSummary) -> Message:
     """Returns a message with a JSON body, or with bytes that are no text."""
-    order = {"order": found.keys[0], "customer": 8812, "total": 129.9, "paid": True, "coupon": None, "lines": [{"sku": "K-77", "count": 2}, {"sku": "M-4", "count": 1}]}
+    order = {
+        "order": found.keys[0],
+        "customer": 8812,
+        "total": 129.9,
+        "paid": True,
+        "coupon": None,
+        "lines": [{"sku": "K-77", "count": 2}, {"sku": "M-4", "count": 1}],
+    }
     body = bytes(range(256)) if found.id == DAMAGED_ID else json.dumps(order, separators=(",", ":")).encode()
-    properties = {"KEYS": " ".join(found.keys), "TAGS": found.tag, "UNIQ_KEY": found.unique_key, "WAIT": "true", "region": "eu-1"}
+    properties = {
+        "KEYS": " ".join(found.keys),
+        "TAGS": found.tag,
+        "UNIQ_KEY": found.unique_key,
+        "WAIT": "true",
+        "region": "eu-1",
+    }
     text = None if found.id == DAMAGED_ID else body.decode()
     return Message(found, properties, base64.b64encode(body).decode(), text, found.id != DAMAGED_ID)
 
@@ -253,9 +296,25 @@ def trace(found: MessageSummary) -> list[TraceStep]:
     client = "10.1.4.20@4000"
     return [
         TraceStep("sent", at - 12, 9, client, "order-writers", True),
-        TraceStep("stored", at, None, found.store_host, "", True, f"{found.broker}, queue {found.queue}, offset {found.offset}"),
+        TraceStep(
+            "stored",
+            at,
+            None,
+            found.store_host,
+            "",
+            True,
+            f"{found.broker}, queue {found.queue}, offset {found.offset}",
+        ),
         TraceStep("delivered", at + 31, None, "10.1.4.21@4001#consumer", "orders-service", True),
-        TraceStep("failed", at + 180, 149, "10.1.4.21@4001#consumer", "orders-service", False, "TimeoutException: inventory did not answer"),
+        TraceStep(
+            "failed",
+            at + 180,
+            149,
+            "10.1.4.21@4001#consumer",
+            "orders-service",
+            False,
+            "TimeoutException: inventory did not answer",
+        ),
         TraceStep("sentBack", at + 184, None, "10.1.4.21@4001#consumer", "orders-service", True, "delay level 3"),
         TraceStep("consumed", at + 10_320, 22, "10.1.4.22@4002#consumer", "orders-service", True),
     ]
@@ -265,7 +324,9 @@ def tracks() -> list[Track]:
     """Returns what consumer groups did with a message."""
     return [
         Track("orders-service", Consumption.CONSUMED),
-        Track("payments-service", Consumption.FILTERED, "The subscription “cancelled” does not take the tag “created”."),
+        Track(
+            "payments-service", Consumption.FILTERED, "The subscription “cancelled” does not take the tag “created”."
+        ),
         Track("fraud-report", Consumption.NOT_CONSUMED, "The group's offset is 231 messages before this one."),
         Track("email-mirror", Consumption.OFFLINE, "No member is connected."),
     ]
@@ -295,9 +356,23 @@ def settings() -> list[Setting]:
 
 def audit(number: int = 260) -> list[AuditLine]:
     """Returns lines of the audit log, the newest first."""
-    actions = [("admin", "topic.update", "orders-created", True), ("reports", "group.delete", "payments-export", False), ("admin", "offset.reset", "orders-service", True), ("", "send", "payments-settled", False)]
+    actions = [
+        ("admin", "topic.update", "orders-created", True),
+        ("reports", "group.delete", "payments-export", False),
+        ("admin", "offset.reset", "orders-service", True),
+        ("", "send", "payments-settled", False),
+    ]
     return [
-        AuditLine(NOW_MS - 61_000 * each, BROKERS[each % 2], user, f"10.1.9.{each % 50 + 2}:4{each:04d}", action, resource, allowed, {"code": 17 + each % 3})
+        AuditLine(
+            NOW_MS - 61_000 * each,
+            BROKERS[each % 2],
+            user,
+            f"10.1.9.{each % 50 + 2}:4{each:04d}",
+            action,
+            resource,
+            allowed,
+            {"code": 17 + each % 3},
+        )
         for each in range(number)
         for user, action, resource, allowed in [actions[each % 4]]
     ]

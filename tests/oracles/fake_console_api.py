@@ -1,7 +1,8 @@
 """A small server with the interface of console/api, for tests of the pages.
 
-It keeps a cluster in memory, made of the models of the admin core, so that its answers have the shapes of the real ones.
-Changes change it. `FakeApi.requests` has the changes that the pages asked for, in order.
+It keeps a cluster in memory, made of the models of the admin core, so that its answers have the shapes of the real
+ones, and serves the pages as the real server does. Changes change the cluster. `FakeApi.requests` has the changes that
+the pages asked for, in order.
 
     python tests/oracles/fake_console_api.py 24000      serves the console at http://127.0.0.1:24000/
 """
@@ -15,7 +16,6 @@ import math
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import console_cluster
@@ -43,13 +43,9 @@ from tallystick.admin.models import (
     TopicKind,
     json_of,
 )
+from tallystick.console.pages import page_routes
 
-STATIC = Path(__file__).resolve().parents[2] / "console" / "static"
-CSP = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; font-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-PROMISED_TOPIC = "orders-created"
+FAILING_TOPIC = "orders-created"
 """Changes of this topic fail at one of its brokers."""
 
 
@@ -158,8 +154,14 @@ class FakeApi:
             if topic.rates.in_per_s
         }
         lags = {name: int((group.lag or 0) * wave) for name, group in self.groups.items()}
-        disks = {broker.address: broker.disk.used_ratio for broker in console_cluster.clusters()[0].brokers if broker.disk.used_ratio}
-        total_in, total_out = (sum(getattr(each, side) for each in rates.values()) for side in ("in_per_s", "out_per_s"))
+        disks = {
+            broker.address: broker.disk.used_ratio
+            for broker in console_cluster.clusters()[0].brokers
+            if broker.disk.used_ratio
+        }
+        total_in, total_out = (
+            sum(getattr(each, side) for each in rates.values()) for side in ("in_per_s", "out_per_s")
+        )
         return Figures(console_cluster.NOW_MS, total_in, total_out, rates, lags, disks, [])
 
     async def show_figures(self, request: web.Request) -> web.Response:
@@ -179,7 +181,11 @@ class FakeApi:
         self.note(request, body)
         state = StepState.PLANNED if dry(request) else StepState.DONE
         action = request.path.split("/api/v1/")[1]
-        return json_answer(Change(dry(request), [Step(console_cluster.address(0, 0), action, {"leader": 0}, {"leader": 1, **body}, state)]))
+        return json_answer(
+            Change(
+                dry(request), [Step(console_cluster.address(0, 0), action, {"leader": 0}, {"leader": 1, **body}, state)]
+            )
+        )
 
     # --- topics ---
 
@@ -192,14 +198,21 @@ class FakeApi:
     async def list_topics(self, request: web.Request) -> web.Response:
         search = request.query.get("search", "").lower()
         system = request.query.get("system") == "true"
-        shown = [each for each in self.topics.values() if search in each.name.lower() and (system or each.kind is not TopicKind.SYSTEM)]
+        shown = [
+            each
+            for each in self.topics.values()
+            if search in each.name.lower() and (system or each.kind is not TopicKind.SYSTEM)
+        ]
         return json_answer(page(sorted(shown, key=lambda each: each.name), request))
 
     async def topic(self, request: web.Request) -> web.Response:
         topic = self.named(self.topics, request, "topic")
         producers = {"order-writers": [console_cluster.connection(each, "producer") for each in range(3)]}
         readers = [name for name, group in self.groups.items() if topic.name in group.topics]
-        return json_answer(TopicDetail(topic, console_cluster.queues(topic), producers, readers, []), headers={"ETag": f'"{topic.etag}"'})
+        return json_answer(
+            TopicDetail(topic, console_cluster.queues(topic), producers, readers, []),
+            headers={"ETag": f'"{topic.etag}"'},
+        )
 
     async def put_topic(self, request: web.Request) -> web.Response:
         name, body = request.match_info["topic"], await request.json()
@@ -209,18 +222,32 @@ class FakeApi:
             check_etag(request, before.etag)
         old = before.configs[console_cluster.BROKERS[0]] if before else None
         new = dataclasses.replace(
-            old or TopicConfig(), read_queues=body["readQueues"], write_queues=body["writeQueues"], perm=body["perm"], order=body["order"]
+            old or TopicConfig(),
+            read_queues=body["readQueues"],
+            write_queues=body["writeQueues"],
+            perm=body["perm"],
+            order=body["order"],
         )
         steps = [
-            Step(broker, "change the topic" if before else "create the topic", json_of(old), json_of(new), StepState.PLANNED if dry(request) else StepState.DONE)
+            Step(
+                broker,
+                "change the topic" if before else "create the topic",
+                json_of(old),
+                json_of(new),
+                StepState.PLANNED if dry(request) else StepState.DONE,
+            )
             for broker in console_cluster.BROKERS
         ]
         if not dry(request):
-            if name == PROMISED_TOPIC:
-                steps[1] = dataclasses.replace(steps[1], state=StepState.FAILED, error="The broker did not answer within 5 s.")
+            if name == FAILING_TOPIC:
+                steps[1] = dataclasses.replace(
+                    steps[1], state=StepState.FAILED, error="The broker did not answer within 5 s."
+                )
             configs = dict.fromkeys(console_cluster.BROKERS, new)
             self.topics[name] = (
-                dataclasses.replace(before, configs=configs) if before else Topic(name, TopicKind.NORMAL, ["shop"], configs, True, 0, etag="n")
+                dataclasses.replace(before, configs=configs)
+                if before
+                else Topic(name, TopicKind.NORMAL, ["shop"], configs, True, 0, etag="n")
             )
         return done(Change(dry(request), steps))
 
@@ -230,7 +257,15 @@ class FakeApi:
         if not dry(request):
             del self.topics[topic.name]
         state = StepState.PLANNED if dry(request) else StepState.DONE
-        return json_answer(Change(dry(request), [Step(each, "delete the topic", json_of(config), None, state) for each, config in topic.configs.items()]))
+        return json_answer(
+            Change(
+                dry(request),
+                [
+                    Step(each, "delete the topic", json_of(config), None, state)
+                    for each, config in topic.configs.items()
+                ],
+            )
+        )
 
     async def send(self, request: web.Request) -> web.Response:
         topic, body = self.named(self.topics, request, "topic"), await request.json()
@@ -254,7 +289,9 @@ class FakeApi:
 
     async def list_groups(self, request: web.Request) -> web.Response:
         search = request.query.get("search", "").lower()
-        return json_answer(page([each for name, each in sorted(self.groups.items()) if search in name.lower()], request))
+        return json_answer(
+            page([each for name, each in sorted(self.groups.items()) if search in name.lower()], request)
+        )
 
     async def group(self, request: web.Request) -> web.Response:
         group = self.named(self.groups, request, "group")
@@ -273,17 +310,31 @@ class FakeApi:
         before = self.groups.get(name)
         if before:
             check_etag(request, before.etag)
-        new = GroupConfig(body["consumeEnable"], body["consumeFromMinEnable"], body["consumeBroadcastEnable"], body["retryQueues"], body["maxRetries"])
+        new = GroupConfig(
+            body["consumeEnable"],
+            body["consumeFromMinEnable"],
+            body["consumeBroadcastEnable"],
+            body["retryQueues"],
+            body["maxRetries"],
+        )
         old = before.configs[console_cluster.BROKERS[0]] if before else None
         if not dry(request):
             configs = dict.fromkeys(console_cluster.BROKERS, new)
             self.groups[name] = (
                 dataclasses.replace(before, configs=configs)
                 if before
-                else ConsumerGroup(name, GroupState.OFFLINE, 0, [PROMISED_TOPIC], 0, None, configs=configs, etag="n")
+                else ConsumerGroup(name, GroupState.OFFLINE, 0, [FAILING_TOPIC], 0, None, configs=configs, etag="n")
             )
         state = StepState.PLANNED if dry(request) else StepState.DONE
-        return json_answer(Change(dry(request), [Step(each, "set the configuration", json_of(old), json_of(new), state) for each in console_cluster.BROKERS]))
+        return json_answer(
+            Change(
+                dry(request),
+                [
+                    Step(each, "set the configuration", json_of(old), json_of(new), state)
+                    for each in console_cluster.BROKERS
+                ],
+            )
+        )
 
     async def delete_group(self, request: web.Request) -> web.Response:
         group = self.named(self.groups, request, "group")
@@ -291,7 +342,15 @@ class FakeApi:
         if not dry(request):
             del self.groups[group.name]
         state = StepState.PLANNED if dry(request) else StepState.DONE
-        return json_answer(Change(dry(request), [Step(each, "delete the group", json_of(config), None, state) for each, config in group.configs.items()]))
+        return json_answer(
+            Change(
+                dry(request),
+                [
+                    Step(each, "delete the group", json_of(config), None, state)
+                    for each, config in group.configs.items()
+                ],
+            )
+        )
 
     async def move_offsets(self, request: web.Request) -> web.Response:
         group, body = self.named(self.groups, request, "group"), await request.json()
@@ -302,14 +361,16 @@ class FakeApi:
         for lag in console_cluster.lags(group, self.topics[body["topic"]]):
             before, end = lag.consumer_offset, lag.broker_offset
             after = 1000 if "earliest" in to else end if "latest" in to else (before or 1000) + to.get("shift", 0)
-            steps.append(OffsetStep(lag.topic, lag.broker, lag.queue, before, max(1000, min(end, after)), 1000, end, state))
+            steps.append(
+                OffsetStep(lag.topic, lag.broker, lag.queue, before, max(1000, min(end, after)), 1000, end, state)
+            )
         return json_answer(OffsetChange(dry(request), group.members > 0, steps))
 
     # --- messages ---
 
     def found(self, request: web.Request) -> MessageSummary:
         for number in range(200):
-            each = console_cluster.summary(PROMISED_TOPIC, number)
+            each = console_cluster.summary(FAILING_TOPIC, number)
             if request.match_info["id"] in (each.id, each.unique_key):
                 return each
         raise problem(404, "Not found", f"No broker has a message {request.match_info['id']}.")
@@ -339,12 +400,16 @@ class FakeApi:
         self.note(request, body)
         state = StepState.PLANNED if dry(request) else StepState.DONE
         target = body["clientId"] or f"%RETRY%{body['group']}"
-        return json_answer(Resent(self.found(request).id, state, None if dry(request) else console_cluster.summary("", 9).id, target))
+        return json_answer(
+            Resent(self.found(request).id, state, None if dry(request) else console_cluster.summary("", 9).id, target)
+        )
 
     # --- dead letters ---
 
     async def dead_letter_groups(self, request: web.Request) -> web.Response:
-        return json_answer([{"group": name, "messages": each.dead_letters} for name, each in self.groups.items() if each.dead_letters])
+        return json_answer(
+            [{"group": name, "messages": each.dead_letters} for name, each in self.groups.items() if each.dead_letters]
+        )
 
     def letters(self, request: web.Request) -> list[MessageSummary]:
         group = self.named(self.groups, request, "group")
@@ -358,7 +423,15 @@ class FakeApi:
         self.note(request, body)
         ids = body["ids"] or [each.id for each in self.letters(request)]
         target = f"%RETRY%{request.match_info['group']}"
-        done = [Resent(each, StepState.PLANNED if dry(request) else StepState.DONE, None if dry(request) else each[::-1], target) for each in ids]
+        done = [
+            Resent(
+                each,
+                StepState.PLANNED if dry(request) else StepState.DONE,
+                None if dry(request) else each[::-1],
+                target,
+            )
+            for each in ids
+        ]
         if not dry(request) and len(done) > 1:
             done[-1] = Resent(ids[-1], StepState.FAILED, None, target, "The message is no longer stored.")
         return json_answer(done)
@@ -376,7 +449,9 @@ class FakeApi:
         before = self.settings[index].values[address]
         if not dry(request):
             values = {**self.settings[index].values, address: value}
-            self.settings[index] = dataclasses.replace(self.settings[index], values=values, agree=len(set(values.values())) == 1)
+            self.settings[index] = dataclasses.replace(
+                self.settings[index], values=values, agree=len(set(values.values())) == 1
+            )
         state = StepState.PLANNED if dry(request) else StepState.DONE
         return json_answer(Change(dry(request), [Step(address, f"set {name}", before, value, state)]))
 
@@ -389,11 +464,15 @@ class FakeApi:
         self.requests.append((request.method, request.path.removeprefix("/api/v1"), dry(request), body))
 
     @web.middleware
-    async def guard(self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+    async def guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
         path = request.path.removeprefix("/api/v1")
         if request.path.startswith("/api/v1"):
             if self.password and path != "/session" and "session" not in request.cookies:
-                raise problem(401, "A log-in is required", "a log-in or a token is required", methods=["password", "token"])
+                raise problem(
+                    401, "A log-in is required", "a log-in or a token is required", methods=["password", "token"]
+                )
             if path in self.failing:
                 raise problem(self.failing[path][0], "Failed", self.failing[path][1])
             if self.role == "viewer" and request.method not in ("GET", "HEAD") and path != "/session":
@@ -441,16 +520,7 @@ class FakeApi:
         ):
             app.router.add_route(method, f"/api/v1{path}", handler)
 
-        async def index(request: web.Request) -> web.FileResponse:
-            return web.FileResponse(STATIC / "index.html")
-
-        async def headers(request: web.Request, response: web.StreamResponse) -> None:
-            response.headers["Content-Security-Policy"] = CSP
-            response.headers["X-Content-Type-Options"] = "nosniff"
-
-        app.router.add_get("/", index)
-        app.router.add_static("/", STATIC)
-        app.on_response_prepare.append(headers)
+        app.add_routes(page_routes())
         return app
 
 

@@ -11,14 +11,17 @@ export function StepState({ state }) {
   return html`<${Badge} kind=${kind} icon=${state === "done" ? "check" : state === "failed" ? "warn" : null}>${text}<//>`;
 }
 
+/** A name of Python as the interface has it: read_queues -> readQueues. */
+const camelCase = (name) => name.replace(/_([a-z])/g, (_, letter) => letter.toUpperCase());
+
 const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
 
 /** What a step changes: of two objects only the keys that differ. */
 function Difference({ before, after }) {
   if (isObject(after) && (isObject(before) || before === null || before === undefined)) {
-    const keys = Object.keys({ ...before, ...after }).filter((key) => plain(before?.[key]) !== plain(after[key]));
+    const keys = Object.keys(after).filter((key) => plain(before?.[key]) !== plain(after[key]));
     if (!keys.length) return html`<span class="faint">no difference</span>`;
-    return html`<ul class="differences">${keys.map((key) => html`<li key=${key}><span>${key}</span> <${Arrow} before=${before ? before[key] : undefined} after=${after[key]} /></li>`)}</ul>`;
+    return html`<ul class="differences">${keys.map((key) => html`<li key=${key}><span>${camelCase(key)}</span> <${Arrow} before=${before ? before[key] : undefined} after=${after[key]} /></li>`)}</ul>`;
   }
   return html`<${Arrow} before=${isObject(before) ? "present" : before} after=${after ?? (before === undefined || before === null ? null : "removed")} />`;
 }

@@ -54,10 +54,10 @@ function areaOf(values, x, y, base) {
 
 /**
  * A chart of series over time. `series`: [{name, values, color: 1..4}], all as long as `times` (milliseconds).
- * `format` is for the figures of the legend.
+ * `format` is for the figures of the legend, `axis` for the scale.
  * `label` says what it shows; screen readers read it with the last values.
  */
-export function LineChart({ label, series, times, format = short, height = 190 }) {
+export function LineChart({ label, series, times, format = short, axis = short, height = 190 }) {
   const [box, width] = useWidth(560);
   const [at, setAt] = useState(null);
   const inner = { width: width - MARGIN.left - MARGIN.right, height: height - MARGIN.top - MARGIN.bottom };
@@ -95,7 +95,7 @@ export function LineChart({ label, series, times, format = short, height = 190 }
       onMouseMove=${times.length ? onMove : null} onMouseLeave=${() => setAt(null)}>
       ${marks.map((mark) => html`<g key=${mark}>
         <line class="grid" x1=${MARGIN.left} x2=${width - MARGIN.right} y1=${y(mark)} y2=${y(mark)} />
-        <text class="tick" x=${MARGIN.left - 8} y=${y(mark) + 4} text-anchor="end">${short(mark)}</text>
+        <text class="tick" x=${MARGIN.left - 8} y=${y(mark) + 4} text-anchor="end">${axis(mark)}</text>
       </g>`)}
       ${dates.map((date, part) => html`<text class="tick" key=${part} y=${height - 4}
         x=${MARGIN.left + (inner.width * part) / 3} text-anchor=${["start", "middle", "middle", "end"][part]}>${clock(date)}</text>`)}

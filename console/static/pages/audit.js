@@ -5,6 +5,9 @@ import { plain, plural } from "../lib/format.js";
 import { go } from "../lib/state.js";
 import { usePages } from "./messages.js";
 
+/** The identifier of a line and empty counts tell a reader nothing. */
+const isOfInterest = ([name, value]) => name !== "id" && !(name === "left_out" && value === 0);
+
 const COLUMNS = [
   { id: "at", title: "Time", value: (row) => row.atMs, cell: (row) => html`<${Time} ms=${row.atMs} both />` },
   { id: "result", title: "Result", value: (row) => row.allowed, cell: (row) => html`<${Badge} kind=${row.allowed ? "good" : "bad"} icon=${row.allowed ? "check" : "warn"}>${row.allowed ? "allowed" : "refused"}<//>` },
@@ -12,8 +15,8 @@ const COLUMNS = [
   { id: "action", title: "Action", value: (row) => row.action, cell: (row) => row.action },
   { id: "resource", title: "Resource", className: "break", value: (row) => row.resource, cell: (row) => html`<span class="mono">${row.resource}</span>` },
   { id: "source", title: "From", value: (row) => row.source, cell: (row) => html`<span class="mono">${row.source}</span>` },
-  { id: "broker", title: "Broker", value: (row) => row.broker, cell: (row) => row.broker },
-  { id: "fields", title: "Details", full: true, className: "break", cell: (row) => html`<small class="mono faint">${Object.entries(row.fields).map(([name, value]) => `${name}=${plain(value)}`).join(" ")}</small>` },
+  { id: "broker", title: "Broker", value: (row) => row.broker, cell: (row) => html`<span class="nowrap">${row.broker}</span>` },
+  { id: "fields", title: "Details", full: true, className: "break", cell: (row) => html`<small class="mono faint">${Object.entries(row.fields).filter(isOfInterest).map(([name, value]) => `${name}=${plain(value)}`).join(" ")}</small>` },
 ];
 
 export function AuditPage({ query }) {

@@ -52,7 +52,7 @@ function RaftGroup({ group, onChange }) {
     { id: "state", title: "State", full: true, cell: (row) => { const [kind, text] = memberState(row); return html`<${Status} kind=${kind}>${text}<//>${row.recovery && html`<${Recovery} recovery=${row.recovery} />`}`; } },
     { id: "lag", title: "Behind the leader", number: true, cell: (row) => (row.role === "leader" ? html`<span class="faint">leads</span>` : bytes(row.lagBytes)) },
     ...(canChange ? [{ id: "actions", title: "", cell: (row) => html`<span class="row-actions">
-      ${row.role !== "leader" && row.voter && html`<${Button} kind="small" onClick=${() => setDialog(["leader", row])} aria-label=${`Make member ${row.id} the leader`}>Make leader<//>`}
+      ${row.role !== "leader" && row.voter && row.connected !== false && html`<${Button} kind="small" onClick=${() => setDialog(["leader", row])} aria-label=${`Make member ${row.id} the leader`}>Make leader<//>`}
       <${Button} kind="small danger-quiet" onClick=${() => setDialog(["remove", row])} aria-label=${`Remove member ${row.id}`}>Remove<//></span>` }] : []),
   ];
   const leader = group.members.find((each) => each.id === group.leader);

@@ -1,4 +1,4 @@
-import { html, useState } from "../lib/html.js";
+import { html, useRef, useState } from "../lib/html.js";
 import { api } from "../lib/api.js";
 import { failedOf } from "../lib/change.js";
 import { LineChart } from "../lib/chart.js";
@@ -22,14 +22,30 @@ export function GroupPage({ name, query }) {
     ${canChange && html`<${Button} icon="edit" onClick=${() => setDialog("change")}>Change<//><${Button} kind="danger-quiet" icon="trash" onClick=${() => setDialog("delete")}>Delete<//>`}`;
   return html`<${PageHeader} title=${name} mono crumbs=${[["Consumer groups", href(["consumer-groups"])]]} actions=${actions}
       badges=${data && html`<${GroupStatus} state=${data.state} />${data.mode && html`<${Badge}>${data.mode}<//>`}<${Owner} owner=${data.owner} />${data.disagrees && html`<${Badge} kind="warn" icon="warn">subscriptions disagree<//>`}`} />
-    <${Loaded} query=${group}>${(detail) => html`<${Detail} detail=${detail} tab=${query.tab || "queues"} />`}<//>
+    <${Loaded} query=${group}>${(detail) => html`<${Detail} detail=${detail} at=${group.at} tab=${query.tab || "queues"} />`}<//>
     ${dialog === "reset" && html`<${ResetDialog} group=${data} onClose=${close} onDone=${reload} />`}
     ${dialog === "clone" && html`<${CloneDialog} group=${data} onClose=${close} onDone=${reload} />`}
     ${dialog === "change" && html`<${GroupDialog} group=${data} onClose=${close} onDone=${reload} />`}
     ${dialog === "delete" && html`<${DeleteGroupDialog} group=${data} onClose=${() => { close(); if (deleted) go(["consumer-groups"]); }} onDone=${(result) => setDeleted(!failedOf(result))} />`}`;
 }
 
-function Detail({ detail, tab }) {
+/** The values of a query over time, as long as the page is open; `at`: when the last one was read. */
+function useHistory(at, value) {
+  const kept = useRef({ times: [], values: [] });
+  const { times, values } = kept.current;
+  if (at && at !== times[times.length - 1]) {
+    times.push(at);
+    values.push(value);
+    if (times.length > 300) {
+      times.shift();
+      values.shift();
+    }
+  }
+  return kept.current;
+}
+
+function Detail({ detail, at, tab }) {
+  const ages = useHistory(at, detail.group.lagS);
   const { figures, times, lags } = useLive();
   const { group, queues, members, disagreements, problems } = detail;
   const values = lags.of(group.name);
@@ -42,8 +58,12 @@ function Detail({ detail, tab }) {
       <${Figure} label="Members" value=${count(group.members)} note=${group.state} />
       <${Figure} label="Dead letters" value=${group.deadLetters ? html`<a href=${href(["dead-letters", group.name])}>${count(group.deadLetters)}</a>` : count(group.deadLetters)} kind=${group.deadLetters ? "warn" : ""} />
     <//>
-    <${Card} title="Lag in messages" note="last ten minutes"><${LineChart} label=${`Lag of ${group.name} in messages`} times=${times} format=${short}
-      series=${[{ name: "Lag", values: values.length ? values : times.map(() => null), color: 3 }]} /><//>
+    <div class="columns">
+      <${Card} title="Lag in messages" note="last ten minutes"><${LineChart} label=${`Lag of ${group.name} in messages`} times=${times} format=${short}
+        series=${[{ name: "Lag", values: values.length ? values : times.map(() => null), color: 3 }]} /><//>
+      <${Card} title="Lag in seconds" note="since the page was opened"><${LineChart} label=${`Age of the oldest message that waits for ${group.name}`} times=${ages.times} format=${duration} axis=${(seconds) => `${short(seconds)} s`}
+        series=${[{ name: "Oldest", values: ages.values, color: 4 }]} /><//>
+    </div>
     <${Tabs} label="Parts of the consumer group" active=${tab} to=${(id) => href(["consumer-groups", group.name], { tab: id })}
       tabs=${[["queues", "Queues", queues.length], ["members", "Members", members.length], ["configuration", "Configuration"]]} />
     ${tab === "queues" && html`<${Card} flush><${Table} label="Queues" rows=${queues} rowKey=${(row) => `${row.topic} ${row.broker} ${row.queue}`} sort=${["lag", "descending"]} columns=${QUEUES} empty=${html`<${Empty} title="The group has no offsets yet" />`} /><//>`}

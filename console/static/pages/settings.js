@@ -57,7 +57,7 @@ function Values({ setting }) {
 
 function EditSetting({ setting, onDone, onClose }) {
   const addresses = Object.keys(setting.values).sort();
-  const [where, setWhere] = useState("all");
+  const [where, setWhere] = useState(setting.perBroker ? addresses[0] : "all"); // what differs by intent is not made alike
   const [value, setValue] = useState(String(setting.values[addresses[0]] ?? ""));
   const targets = where === "all" ? addresses : [where];
   const run = async (dryRun) => {
@@ -72,7 +72,7 @@ function EditSetting({ setting, onDone, onClose }) {
     }));
     return { dryRun, steps: results.flat() };
   };
-  const form = html`<${Field} label="Brokers" value=${where} onInput=${setWhere} options=${[["all", `all ${addresses.length} brokers`], ...addresses.map((each) => [each, each])]} />
+  const form = html`<${Field} label="Brokers" value=${where} onInput=${setWhere} options=${[...(setting.perBroker ? [] : [["all", `all ${addresses.length} brokers`]]), ...addresses.map((each) => [each, each])]} />
     <${Field} label="Value" class="mono" value=${value} onInput=${setValue} hint="The broker checks it. A few settings take effect after a restart." />`;
   return html`<${ChangeDialog} title=${`Change ${setting.name}`} verb="Change setting" form=${form} run=${run} onDone=${onDone} onClose=${onClose} />`;
 }
