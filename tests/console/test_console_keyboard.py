@@ -12,6 +12,15 @@ FOCUS = """(() => {
 })()"""
 
 
+LEAVE_AT_ONCE = """
+new MutationObserver((_, observer) => {
+  if (!document.querySelector("main h1")) return;
+  observer.disconnect();
+  location.hash = "#/audit";
+}).observe(document, {childList: true, subtree: true});
+"""
+
+
 async def focus(screen: Screen) -> str:
     """Returns the name of the element that has the focus."""
     return str(await screen.page.evaluate(FOCUS))
@@ -98,6 +107,14 @@ async def test_topics_and_groups_are_found_from_each_page(wide: Consoles) -> Non
     await screen.page.keyboard.type("audit")
     await screen.page.keyboard.press("Escape")
     assert await options.count() == 0
+
+
+async def test_an_address_that_changes_while_the_page_starts_is_followed(wide: Consoles) -> None:
+    """The address changes when the title is in the document, which is before effects of the page run."""
+    screen = await wide.open("#/topics")
+    await screen.page.add_init_script(LEAVE_AT_ONCE)
+    await screen.page.reload()
+    await screen.page.get_by_role("heading", name="Audit log").wait_for()
 
 
 async def test_the_menu_of_a_narrow_window_opens_and_closes(consoles: Consoles) -> None:

@@ -38,6 +38,7 @@ export function useRoute() {
   useEffect(() => {
     const listener = () => setRoute(parseHash());
     addEventListener("hashchange", listener);
+    listener(); // the address may have changed between the first render and this effect
     return () => removeEventListener("hashchange", listener);
   }, []);
   return route;

@@ -38,7 +38,7 @@ function Content({ message, id, onResend }) {
         <${Consumers} id=${id} onResend=${onResend} />
       </div>
       <div class="stack">
-        <${Card} title="Message"><${Pairs} items=${[
+        <${Card} title="Details"><${Pairs} items=${[
           ["Topic", html`<a href=${href(["topics", summary.topic])}>${summary.topic}</a>`],
           ["Queue", html`<span class="mono">${summary.broker} · ${summary.queue}</span>`],
           ["Offset", count(summary.offset)],
