@@ -87,7 +87,7 @@ class Screen:
 
 
 class Consoles:
-    """Opens consoles for one test: each has a server and a window of its own."""
+    """Opens consoles for one test: each has a separate server and window."""
 
     def __init__(self, browser: Browser, size: tuple[int, int] = WIDE) -> None:
         self._browser, self._size = browser, size
