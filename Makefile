@@ -205,6 +205,10 @@ fuzz: $(VENV)/.dev ## inputs of strangers that reach new code, target by target:
 	$(BIN)/python -m pip install --quiet 'atheris>=3,<4'
 	PYTHONPATH=tests $(BIN)/python -m fuzz $(TARGET) --seconds $(or $(SECONDS),60) $(if $(MERGE),--merge)
 
+.PHONY: fuzz-rest
+fuzz-rest: $(VENV)/.dev ## requests to the REST interface of a node, drawn from its OpenAPI document: EXAMPLES=200
+	EXAMPLES=$(or $(EXAMPLES),200) $(BIN)/python -m pytest -q tests/console/test_rest_fuzz.py
+
 .PHONY: acl-decisions
 acl-decisions: build ## decisions of access control, compared with those of RocketMQ 4.8.0 and 5.5.0: ROUNDS=20 SEED=1
 	$(BIN)/python e2e/acl_decisions.py --rounds $(or $(ROUNDS),20) --seed $(or $(SEED),1)

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
-from tallystick.console.access import Access, Gate
 from tallystick.console.api import cluster, consumption, messages, reading, sending, session, topics
+from tallystick.console.api.access import Access, Gate
+from tallystick.console.api.backends import Backends, Connect
 from tallystick.console.api.document import Document
 from tallystick.console.api.interface import Handler, Interface, Services
 from tallystick.console.api.problems import is_of_interface
-from tallystick.console.backends import Backends, Connect
 from tallystick.console.pages import page_routes
 
 HANDLERS: Mapping[str, Handler] = {

@@ -223,8 +223,9 @@ class _Process:
                 access = self._broker.access
                 return None if access is None else access.control.accounts.rules
             return {} if self._settings.broker.aclEnable else None
-        control = None if self._nameserver is None else self._nameserver.access
-        return {} if control is None and self._settings.nameserver.aclEnable else control and control.accounts.rules
+        if self._nameserver is None or self._nameserver.access is None:
+            return {} if self._settings.nameserver.aclEnable else None
+        return self._nameserver.access.accounts.rules
 
     def _unhealthy(self) -> str | None:
         failure = self._broker.failure() if self._broker is not None else None

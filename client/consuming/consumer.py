@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -185,7 +185,7 @@ class Consumer:
     async def __anext__(self) -> Delivery:
         return (await self._next(1))[0]
 
-    async def batches(self, size: int = 32) -> AsyncIterator[Batch]:
+    async def batches(self, size: int = 32) -> AsyncGenerator[Batch, None]:
         """Iterates over batches: the messages that are ready, at least one and at most `size`, of one queue."""
         while True:
             try:

@@ -10,7 +10,7 @@ from tallystick.admin.records import message_of
 from tallystick.client import Start
 from tallystick.console.api.changes import done
 from tallystick.console.api.interface import Call, Handler
-from tallystick.console.receiving import Held
+from tallystick.console.api.receiving import Held
 
 _STARTS = {"earliest": Start.FIRST, "latest": Start.LAST}
 

@@ -17,12 +17,12 @@ from aiohttp import web
 from tallystick.admin.admin import Admin
 from tallystick.admin.models import json_of
 from tallystick.client import ClientError
-from tallystick.console.access import BY, ROLES, USER, Access, Caller
+from tallystick.console.api.access import BY, ROLES, USER, Access, Caller
+from tallystick.console.api.backends import Backend, Backends
 from tallystick.console.api.document import Document, Operation
 from tallystick.console.api.encoding import encoded
 from tallystick.console.api.events import EventStream, Places
 from tallystick.console.api.problems import ProblemError, problem_of
-from tallystick.console.backends import Backend, Backends
 
 MOST_LISTENERS = 64
 """Streams of events of all callers."""

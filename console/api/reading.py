@@ -22,7 +22,9 @@ from tallystick.console.api.interface import Call, Handler
 from tallystick.console.api.problems import ProblemError, problem_of
 
 _MOST_WAITING = 64
-_MOST_QUEUES = 256
+_MOST_QUEUES = 128
+_LONGEST_ID = 7000
+"""Servers accept 8190 bytes of a header."""
 _POLL_S = 15.0
 _AGAIN_S = 3.0
 _PULL = 32
@@ -135,9 +137,11 @@ async def _until(call: Call, fetching: Any) -> Any:
         stopping.cancel()
 
 
-def _encode(offsets: dict[Queue, int]) -> str:
+def _encode(offsets: dict[Queue, int]) -> str | None:
+    """The id of an event; None: the browser could not send it in a header."""
     table = {f"{queue.broker}/{queue.id}": offset for queue, offset in offsets.items()}
-    return base64.urlsafe_b64encode(orjson.dumps(table)).decode()
+    id = base64.urlsafe_b64encode(orjson.dumps(table)).decode()
+    return id if len(id) <= _LONGEST_ID else None
 
 
 def _decode(text: str | None) -> dict[str, int]:

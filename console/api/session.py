@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from tallystick.console.access import BY, USER, Caller
+from tallystick.console.api.access import BY, USER, Caller
 from tallystick.console.api.interface import Call, Handler
 
 

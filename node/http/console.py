@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tallystick.admin.admin import Admin
-from tallystick.console.access import Failures, Gate, Role, User, Users
+from tallystick.console.api.access import Failures, Gate, Role, User, Users
+from tallystick.console.api.backends import Identity
 from tallystick.console.api.problems import ProblemError
 from tallystick.console.app import Console
-from tallystick.console.backends import Identity
 from tallystick.node.access.policies import CLUSTER, Action, Rules
 from tallystick.node.core.admin_token import TokenFile
 from tallystick.node.core.settings import HttpSettings

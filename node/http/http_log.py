@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from tallystick.console.access import BY, USER
+from tallystick.console.api.access import BY, USER
 from tallystick.node.access.access_log import LONGEST, AccessLog
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

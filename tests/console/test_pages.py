@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -34,14 +34,10 @@ async def pages(tmp_path: Path) -> AsyncIterator[TestClient[web.Request, web.App
 
 
 async def test_files_have_their_types_and_a_strict_policy(pages: TestClient[web.Request, web.Application]) -> None:
-    for path, kind in (
-        ("/", "text/html"),
-        ("/index.html", "text/html"),
-        ("/lib/a.js", "text/javascript"),
-        ("/b.woff2", "font/woff2"),
-    ):
+    kinds = {"/": "html", "/index.html": "html", "/lib/a.js": "javascript", "/b.woff2": "woff2"}
+    for path, kind in kinds.items():
         async with pages.get(path) as answer:
-            assert (answer.status, answer.content_type) == (200, kind)
+            assert answer.status == 200 and answer.content_type.endswith(f"/{kind}")
             policy = answer.headers["Content-Security-Policy"]
             assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
             assert answer.headers["Cache-Control"] == "no-cache"
@@ -78,16 +74,12 @@ async def test_no_request_reaches_another_file(pages: TestClient[web.Request, we
         "/index.html/",
         "/index.html%00.js",
     ):
-        with socket.create_connection((host, port)) as opened:  # a client of HTTP would make another path of it
-            opened.setblocking(False)
-        reader_text = await _raw(host, port, path)
+        reader_text = await _raw(host, port, path)  # a client of HTTP would make another path of it
         assert reader_text.startswith("HTTP/1.1 404") or reader_text.startswith("HTTP/1.1 400"), (path, reader_text)
         assert "secret" not in reader_text and "hidden" not in reader_text.partition("\r\n\r\n")[2]
 
 
 async def _raw(host: str, port: int, path: str) -> str:
-    import asyncio
-
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
     text = (await reader.read()).decode("utf-8", "replace")

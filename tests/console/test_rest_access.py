@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from console_lab import DOCUMENT, NODE, PASSWORD, TOKEN, ConsoleLab
 
-from tallystick.console import access as module
-from tallystick.console.access import IDLE_S, LONGEST_S, MOST_OF_USER, MOST_SESSIONS, Sessions
+from tallystick.console.api import access as module
+from tallystick.console.api.access import IDLE_S, LONGEST_S, MOST_OF_USER, MOST_SESSIONS, Sessions
 from tallystick.node.http.authentication import FAILURES
 
 

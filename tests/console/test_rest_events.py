@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from console_lab import DOCUMENT, ConsoleLab
+from console_lab import DOCUMENT, ConsoleLab, until
 
 from tallystick.admin.models import Figures
 from tallystick.client import ConnectionFailed
 from tallystick.console.api import events as module
 from tallystick.console.api import interface
+from tallystick.console.api.live import Live
 from tallystick.console.app import CONSOLE
-from tallystick.console.live import Live
 
 FIGURES = Figures(1, 0.0, 0.0, {}, {}, {}, [])
 
@@ -105,8 +105,7 @@ async def test_listeners_are_bounded_and_leave(lab: ConsoleLab) -> None:
         await anext(second)
         found = await lab.call("GET", "/events")
         assert (found.status, found.kind) == (503, "busy")
-    while listeners(lab).count:
-        await asyncio.sleep(0.05)  # until the next event finds that they left
+    await until(lambda: not listeners(lab).count)  # until the next event finds that they left
 
 
 async def test_a_half_open_listener_gives_its_place_back(lab: ConsoleLab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,8 +115,7 @@ async def test_a_half_open_listener_gives_its_place_back(lab: ConsoleLab, monkey
     opened = socket.create_connection(("127.0.0.1", lab.port))
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     opened.sendall(b"GET /api/v1/topics/Orders/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-    while not listeners(lab).count:
-        await asyncio.sleep(0.01)
+    await until(lambda: listeners(lab).count)
     sent = 0
     while listeners(lab).count:
         await send(lab, *["x" * 100_000] * 10)
@@ -129,8 +127,7 @@ async def test_a_half_open_listener_gives_its_place_back(lab: ConsoleLab, monkey
 async def test_a_stream_has_the_messages_of_all_queues_from_now_on(lab: ConsoleLab) -> None:
     await send(lab, "old")
     async with lab.events("/topics/Orders/stream") as events:
-        while not listeners(lab).count:
-            await asyncio.sleep(0.01)
+        await until(lambda: listeners(lab).count)
         for queue in range(4):
             await send(lab, f"new {queue}", queue=queue)
         found = await next_messages(events, 4)

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from console_lab import ConsoleLab
+from console_lab import ConsoleLab, until
 
 from tallystick.client import Client, Start
-from tallystick.console import receiving
-from tallystick.console.api import interface
+from tallystick.console.api import interface, receiving
 from tallystick.console.app import CONSOLE
 
 
@@ -138,8 +137,7 @@ async def test_a_long_poll_gets_the_next_message(lab: ConsoleLab) -> None:
     await send(lab, "old", queue=0)
     queue = "/topics/Orders/queues/broker-a/0/messages"
     waiting = asyncio.create_task(lab.get(queue, query={"offset": 1, "waitSeconds": 30}))
-    while not interface_polls(lab):
-        await asyncio.sleep(0.01)
+    await until(lambda: interface_polls(lab))
     await send(lab, "new", queue=0)
     found = await asyncio.wait_for(waiting, 20)
     assert [each["text"] for each in found["items"]] == ["new"]
@@ -169,8 +167,7 @@ async def test_a_stop_ends_requests_that_wait(tmp_path: Path) -> None:
         await send(lab, "old", queue=0)
         query = {"offset": 1, "waitSeconds": 30}
         waiting = asyncio.create_task(lab.call("GET", "/topics/Orders/queues/broker-a/0/messages", query=query))
-        while not interface_polls(lab):
-            await asyncio.sleep(0.01)
+        await until(lambda: interface_polls(lab))
         stopping = asyncio.create_task(lab.server.stop())
         found = await asyncio.wait_for(waiting, 20)
         assert found.status == 503
@@ -214,8 +211,7 @@ async def test_a_message_without_an_acknowledgement_goes_back_to_its_broker(
     assert message["attempts"] == 0
     receiver = next(iter(services(lab).backends._found.values())).receivers.find("readers")
     assert receiver is not None
-    while receiver.open:
-        await asyncio.sleep(0.05)  # the deadline of a second
+    await until(lambda: not receiver.open)  # the deadline of a second
     assert await settle(lab, [message], "consumed") == ["unknown"]
     topic = await lab.get("/topics/%25RETRY%25readers")
     assert topic["topic"]["kind"] == "retry"
@@ -233,8 +229,7 @@ async def test_a_caller_who_left_leaves_the_message_to_the_next_one(lab: Console
     await send(lab, "old", queue=0)
     await settle(lab, await receive(lab, waitSeconds=20), "consumed")
     left = asyncio.create_task(receive(lab, waitSeconds=30))
-    while not interface_polls(lab):
-        await asyncio.sleep(0.01)
+    await until(lambda: interface_polls(lab))
     left.cancel()
     await asyncio.gather(left, return_exceptions=True)
     await send(lab, "new", queue=0)

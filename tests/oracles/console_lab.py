@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -210,6 +211,12 @@ class Events:
                 continue
             name, _, value = line.rstrip("\n").partition(": ")
             fields[name] = value
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Waits until something holds that the product does not announce."""
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 def check(method: str, path: str, status: int, media_type: str, found: Answered) -> None:

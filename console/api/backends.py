@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 from tallystick.admin.admin import Admin
 from tallystick.client import Producer
+from tallystick.console.api.live import Live
 from tallystick.console.api.problems import ProblemError
-from tallystick.console.live import Live
-from tallystick.console.receiving import Consumers, Receivers
+from tallystick.console.api.receiving import Consumers, Receivers
 
 Identity = tuple[str, str] | None
 """A user and the secret; None: the credentials of the process."""

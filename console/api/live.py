@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import NamedTuple
 
 from tallystick.admin.models import Figures, json_of
@@ -37,7 +37,7 @@ class Live:
         self._listeners = 0
         self._task: asyncio.Task[None] | None = None
 
-    async def events(self) -> AsyncIterator[LiveEvent]:
+    async def events(self) -> AsyncGenerator[LiveEvent, None]:
         """Iterates over the events, beginning with the latest one. Close the iterator at the end."""
         self._listeners += 1
         try:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 from tallystick.client import Batch, Client, ClientError, Consumer, Delivery, Start
 from tallystick.console.api.problems import ProblemError
@@ -93,7 +94,8 @@ class Receiver:
         async with aclosing(self.consumer.batches(most)) as batches:
             taking: asyncio.Future[Batch | None] = asyncio.ensure_future(anext(batches, None))
             try:
-                await asyncio.wait({taking, stop}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                ends: set[asyncio.Future[Any]] = {taking, stop}
+                await asyncio.wait(ends, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
                 for delivery in await _result(taking):
                     delivery.release()
