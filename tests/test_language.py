@@ -57,6 +57,7 @@ DONE = (
     "docs/benchmarks.md",
     "docs/client.md",
     "docs/compatibility.md",
+    "docs/console.md",
     "docs/decisions",
     "docs/design.md",
     "docs/glossary.md",

@@ -98,9 +98,9 @@ SLOW = frozenset(
 """Files whose tests start no processes and still need seconds: `make check` leaves them out."""
 
 
-TOGETHER = ("tests/test_layout.py", "[s3]", "tests/node/test_backup_s3.py")
-"""Parts of the names of tests that share something expensive: what a process has parsed, or a server for S3. The
-process that gets one of them gets all."""
+TOGETHER = ("tests/test_layout.py", "[s3]", "tests/node/test_backup_s3.py", "tests/console/test_console_")
+"""Parts of the names of tests that share something expensive: what a process has parsed, a server for S3, or a browser.
+The process that gets one of them gets all."""
 
 _REAR = 3
 """Every third process takes its tests from the end."""
