@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from tallystick.node.http.bounded_series import OTHER
+from tallystick.node.http.metric import MAX_SERIES
 from tallystick.node.http.metrics import (
     BROKER_METRICS,
     COMMON_LABELS,
     COPY_METRICS,
     GROUP_METRICS,
-    MAX_SERIES,
-    OTHER,
+    LAG_METRICS,
+    PAGE_METRICS,
     SLAVE_METRICS,
 )
 from tallystick.node.http.process_metrics import MEMORY_METRICS, NAMESERVER_METRICS, TLS_METRICS
@@ -53,7 +55,7 @@ PARTS: dict[str, tuple[str, Sections]] = {
         "Every process with a broker exposes these metrics as soon as its store is open. They have the labels"
         f" {_COMMON} in addition to those in the table: the cluster, `broker`, and the broker's name, which all members"
         " of a group share. Where RocketMQ 5 has a metric, the name is RocketMQ's.",
-        BROKER_METRICS,
+        BROKER_METRICS | {"Lag of consumer groups": LAG_METRICS, "Page": PAGE_METRICS},
     ),
     "Port for slaves": (
         "A broker that is not a member of a group also exposes these metrics, with the same labels as above, unless"
