@@ -205,7 +205,9 @@ class BrokerStats:
 
     def send_back(self, group: str, topic: str, messages: int = 1) -> None:
         """Counts `messages` that a group could not process and sent back."""
-        self._add(SNDBCK_PUT_NUMS, f"{topic}@{group}", self._now_ms(), messages)
+        now_ms, key = self._now_ms(), f"{topic}@{group}"
+        self._add(SNDBCK_PUT_NUMS, key, now_ms, messages)
+        self._add(DLQ_PUT_NUMS, key, now_ms, 0, 0)  # seen before the first dead letter, which is then an increase
 
     def dead_letter(self, group: str, topic: str) -> None:
         """Counts a message that was stored as a dead letter of a group. `topic`: the one that it was first sent to."""
