@@ -233,6 +233,10 @@ client-lab: build ## the Python client with Java clients in its groups, under ki
 	$(BIN)/python e2e/client_lab.py --version $(or $(PEER_VERSION),4.8.0) --kills $(or $(KILLS),2) --seed $(or $(SEED),1) \
 		$(if $(SYSTEM),--system $(SYSTEM)) $(if $(ONLY),--only $(ONLY)) $(if $(TLS),--tls) $(if $(ACL),--acl)
 
+.PHONY: metrics-lab
+metrics-lab: build ## the metrics beside those of RocketMQ 5.5.0 after the same load, or the cost of a scrape: WRITE=1 SCALE=5000
+	$(BIN)/python e2e/metrics_lab.py $(if $(WRITE),--write) $(if $(SCALE),--scale $(SCALE))
+
 .PHONY: timers
 timers: build ## timers of a broker that is killed, and how late they are: PENDING=4000 KILLS=3 RATE=2000 GROUP=1 TRANSFERS=3 COMPARE=1
 	$(BIN)/python e2e/timers.py --pending $(or $(PENDING),4000) --kills $(or $(KILLS),3) --rate $(or $(RATE),2000) \

@@ -211,7 +211,7 @@ OF_GROUP = {"topic": "created", "consumer_group": "billing"}
         (3601, [0], True),
         (3599, [0], False),
         (3601, [20], True),  # the consumers are down
-        (3601, [30], False),  # nobody uses the group any more
+        (3601, [30], False),  # nobody uses the group now
         (3601, [], False),
     ],
 )
