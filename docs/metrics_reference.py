@@ -119,8 +119,8 @@ NOTES = {
     "rocketmq_messages_in_total": "RocketMQ counts sends under the topic of the request. Here each put counts under the"
     " topic that the record has, so half and delayed messages count under a system topic first.",
     "rocketmq_throughput_in_total": "Counted as `rocketmq_messages_in_total`.",
-    "rocketmq_message_size": "Counted as `rocketmq_messages_in_total`, for all topics together: by topic it would be too many"
-    " series.",
+    "rocketmq_message_size": "Counted as `rocketmq_messages_in_total`, for all topics together: a histogram"
+    " of each would be too many series.",
     "rocketmq_storage_size_bytes": "RocketMQ's is the used space of the disk. Here it is the log alone.",
     "rocketmq_producer_connections": "RocketMQ shows versions of clients, here groups of producers are shown.",
     "rocketmq_consumer_lag_messages": "Here each group that committed an offset has a series. RocketMQ shows groups"
@@ -159,9 +159,9 @@ def _comparison_lines() -> list[str]:
         "",
         f"RocketMQ {version} exposes these metrics after sends, pulls, transactions, delayed messages and dead letters",
         "(`metricsExporterType=PROM`). `make metrics-lab` drives the same load at both brokers and compares them.",
-        "RocketMQ adds the labels `otel_scope_name`, and `storage_type` and `storage_medium` to those of the store. Its",
-        "labels `is_system` and `is_retry` follow from the names of topics and groups (prefixes `%RETRY%`, `rmq_sys_` and",
-        "`CID_RMQ_SYS_`).",
+        "RocketMQ adds the labels `otel_scope_name`, and `storage_type` and `storage_medium` to those of the store.",
+        "Its labels `is_system` and `is_retry` follow from the names of topics and groups (prefixes `%RETRY%`,",
+        "`rmq_sys_` and `CID_RMQ_SYS_`).",
         "",
         "| RocketMQ | labels | here |",
         "| --- | --- | --- |",

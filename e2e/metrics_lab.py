@@ -308,12 +308,16 @@ async def at_scale(folder: Path, count: int) -> int:
     tally.start()
     try:
         load = Load(tally.broker)
-        for number in range(count):
+
+        async def fill(number: int) -> None:
             await load.create(f"topic{number}")
             await load.create_group(f"group{number}")
-            await load.send(f"topic{number}")
-            await load.send(f"topic{number}")
+            for _ in range(2):
+                await load.send(f"topic{number}")
             await load.commit(f"topic{number}", f"group{number}", 0)
+
+        for first in range(0, count, 250):  # those of a bunch are saved together
+            await asyncio.gather(*(fill(number) for number in range(first, min(count, first + 250))))
         url = f"http://{HOST}:{tally.http_port}/metrics"
         stat = Path(f"/proc/{tally.server.process.pid}/stat")
 

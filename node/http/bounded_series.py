@@ -8,13 +8,15 @@ in it as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from itertools import islice
 
 Sample = tuple[tuple[str, ...], float]
 """The values of the metric's labels, in their order, and its value."""
 Combine = Callable[[Iterable[float]], float]
 
 OTHER = "(other)"
+_KEYS_A_STEP = 500
 
 
 class BoundedSeries:
@@ -34,23 +36,33 @@ class BoundedSeries:
         """How many label values had no series of their own in the last scrape."""
         return len(self._rest)
 
-    def bounded(self, found: Iterable[Sample], limit: int) -> list[Sample]:
-        """Returns the samples to show."""
-        values = dict(found)
+    def bounded(self, found: Iterable[Sample], limit: int) -> Generator[str, None, list[Sample]]:
+        """Returns the samples to show. It yields an empty text after each step; other work may run before the
+        next one, so `found` must not read from what that work changes."""
+        values: dict[tuple[str, ...], float] = {}
+        samples_left = iter(found)
+        while step := list(islice(samples_left, _KEYS_A_STEP)):
+            values.update(step)
+            yield ""
         named = {key: None for key in self._named if key in values}
         before = self._rest if self._is_counter else {}
         rest: dict[tuple[str, ...], float] = {}
-        for key, value in values.items():
-            if key in named:
-                continue
-            if len(named) < limit and key not in before:
-                named[key] = None
-            else:
-                rest[key] = value
+        yield ""
+        keys_left = iter(values.items())
+        while step := list(islice(keys_left, _KEYS_A_STEP)):
+            for key, value in step:
+                if key in named:
+                    continue
+                if len(named) < limit and key not in before:
+                    named[key] = None
+                else:
+                    rest[key] = value
+            yield ""
         for key, value in before.items():
             if key not in rest or rest[key] < value:  # deleted, or deleted and created again
                 self._deleted += value
         self._named, self._rest = named, rest
+        yield ""
         samples = [(key, values[key]) for key in named]
         if rest or self._deleted:
             samples.append((self._other, self._combine(rest.values()) + self._deleted if rest else self._deleted))

@@ -49,7 +49,8 @@ class MetricDeclaration(Generic[S]):
     source: str
     """Where the value is counted or read: the part of the process, and for a counter the event."""
     read: Callable[[S], float | Iterable[Sample] | Distribution | Distributions]
-    """Returns the value; with labels, a sample for each combination of their values; of a histogram, its classes."""
+    """Returns the value; with labels, a sample for each combination of their values; of a histogram, its classes.
+    What it returns is read in steps, while the process goes on."""
     labels: tuple[str, ...] = ()
     shared: Combine | None = None
     """Clients choose the values of the labels, so the number of series is limited: makes one value of those that share
@@ -109,12 +110,23 @@ class MetricsPart(Generic[S]):
         constant = self.common() if common is None else common
         for each in declared:
             yield family_head(form, each.name, each.type, each.help)
-            yield from in_pieces(self._lines(each, each.read(source), constant))
+            found = each.read(source)
+            if each.shared is not None:
+                found = yield from self._bound(each).bounded(found, MAX_SERIES)  # type: ignore[arg-type]
+            yield from in_pieces(self._lines(each, found, constant))
 
     def left_out(self) -> Iterator[Sample]:
         """Yields how many combinations of label values had no series in this page, by the name of the metric."""
         for name, bound in self._bounds.items():
             yield (name,), bound.left_out
+
+    def _bound(self, declared: MetricDeclaration[T]) -> BoundedSeries:
+        bound = self._bounds.get(declared.name)
+        if bound is None:
+            is_counter = declared.type is MetricType.COUNTER
+            bound = BoundedSeries(len(declared.labels), is_counter=is_counter, combine=declared.shared or sum)
+            self._bounds[declared.name] = bound
+        return bound
 
     def _lines(
         self,
@@ -127,11 +139,4 @@ class MetricsPart(Generic[S]):
             each = [((), found)] if isinstance(found, Distribution) else found
             return histogram_lines(name, constant, labels, each)  # type: ignore[arg-type]
         samples: Iterable[Sample] = [((), found)] if isinstance(found, float | int) else found  # type: ignore[assignment]
-        if declared.shared is not None:
-            bound = self._bounds.get(name)
-            if bound is None:
-                bound = self._bounds[name] = BoundedSeries(
-                    len(labels), is_counter=declared.type is MetricType.COUNTER, combine=declared.shared
-                )
-            samples = bound.bounded(samples, MAX_SERIES)
         return sample_lines(name, constant, labels, samples)

@@ -91,7 +91,7 @@ def _table(name: str, labels: int) -> Callable[[Broker], Iterator[Sample]]:
     """Returns what reads the counters of a name: their keys are `topic` or `topic@group`."""
 
     def read(broker: Broker) -> Iterator[Sample]:
-        for key, found in broker.stats.table(name).items():
+        for key, found in list(broker.stats.table(name).items()):
             topic, _, group = key.partition("@")
             yield ((topic,) if labels == 1 else (topic, group)), found.total
 
@@ -106,7 +106,7 @@ def _denied(broker: Broker) -> Iterator[Sample]:
 
 def _consumer_connections(broker: Broker) -> Iterator[Sample]:
     table = broker.consumers
-    return (((group,), len(table.members(group))) for group in table)
+    return (((group,), len(table.members(group))) for group in list(table))
 
 
 def _producer_connections(broker: Broker) -> Iterator[Sample]:
@@ -117,7 +117,7 @@ def _producer_connections(broker: Broker) -> Iterator[Sample]:
 def _half_messages(broker: Broker) -> Iterator[Sample]:
     """Followers do not know which ones are open."""
     if broker.transactions.handles_halves:
-        for topic, count in broker.transactions.figures.open_counts().items():
+        for topic, count in list(broker.transactions.figures.open_counts().items()):
             yield (topic,), count
 
 
@@ -277,7 +277,7 @@ _TRANSACTIONS: tuple[MetricDeclaration[Broker], ...] = (
         "messages",
         "Half messages that were committed, by topic.",
         "service of transactions: each stored end",
-        lambda broker: (((topic,), count) for topic, count in broker.transactions.figures.committed.items()),
+        lambda broker: (((topic,), count) for topic, count in list(broker.transactions.figures.committed.items())),
         "topic",
         shared=sum,
     ),
@@ -286,7 +286,7 @@ _TRANSACTIONS: tuple[MetricDeclaration[Broker], ...] = (
         "messages",
         "Half messages that were rolled back, by topic.",
         "service of transactions: each stored end",
-        lambda broker: (((topic,), count) for topic, count in broker.transactions.figures.rolled_back.items()),
+        lambda broker: (((topic,), count) for topic, count in list(broker.transactions.figures.rolled_back.items())),
         "topic",
         shared=sum,
     ),
