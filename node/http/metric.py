@@ -50,7 +50,7 @@ class MetricDeclaration(Generic[S]):
     """Where the value is counted or read: the part of the process, and for a counter the event."""
     read: Callable[[S], float | Iterable[Sample] | Distribution | Distributions]
     """Returns the value; with labels, a sample for each combination of their values; of a histogram, its classes.
-    What it returns is read in steps, while the process goes on."""
+    What it returns is read in steps, between which other work runs."""
     labels: tuple[str, ...] = ()
     shared: Combine | None = None
     """Clients choose the values of the labels, so the number of series is limited: makes one value of those that share

@@ -30,7 +30,8 @@ class Tally:
 
     def add(self, value: float) -> None:
         """Counts a value. Negative ones, as a clock that was set back gives, count as 0."""
-        value = max(0.0, value)
+        if value < 0:
+            value = 0.0
         self._counts[bisect.bisect_left(self._limits, value)] += 1
         self._total += value
 

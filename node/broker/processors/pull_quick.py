@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tallystick.node.remoting.connection import Connection
 
 _PULLS = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
+_PULL, _SUCCESS = int(RequestCode.PULL_MESSAGE), int(ResponseCode.SUCCESS)  # their hashes are computed at once
 _COMMIT, _OFFSET = "commitOffset", "queueOffset"
 _MOST_REQUESTS = 10_000  # the kernel remembers as many shapes
 
@@ -94,7 +95,7 @@ class QuickPulls:
         broker.pulled.note(request.group, topic, queue_id, following)
         broker.quotas.delivered(connection, user, count, size_bytes)
         connection.write(frame)
-        broker.request_times.add(RequestCode.PULL_MESSAGE, ResponseCode.SUCCESS, time.monotonic() - begin_s)
+        broker.request_times.add(_PULL, _SUCCESS, time.monotonic() - begin_s)
         return True
 
     def learn(self, connection: Connection, header: bytes) -> None:
