@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from tallystick.node.http import metric
 from tallystick.node.http.bounded_series import BoundedSeries
 from tallystick.node.http.exposition import Form, form_for
-from tallystick.node.http.metric import MetricsPart, counter, gauge, histogram
+from tallystick.node.http.metric import MetricDeclaration, MetricsPart, counter, gauge, histogram
 from tallystick.store.engine.distribution import Distribution, Tally
 
 ODD = ('a"b', "c\\d", "e\nf", "%s %d %%", "{}", "ä€", "")
-DECLARED = (
+DECLARED: tuple[MetricDeclaration[None], ...] = (
     gauge("g", "x", 'A "gauge" with a \\ sign.', "test", lambda source: 1.5),
     counter(
         *("c_total", "x", "A counter.", "test"),
@@ -91,7 +91,11 @@ def test_a_client_gets_the_format_that_it_prefers(accept: str, form: Form) -> No
 
 
 def test_a_long_page_has_short_pieces() -> None:
-    many = counter("m_total", "x", "Many.", "test", lambda source: (((str(n),), 1) for n in range(1000)), "topic")
+
+    def found(_: None) -> Iterator[tuple[tuple[str, ...], float]]:
+        return (((str(number),), 1) for number in range(1000))
+
+    many = counter("m_total", "x", "Many.", "test", found, "topic")
     pieces = list(Part(None, [many]).pieces(Form.TEXT))
     assert max(piece.count("\n") for piece in pieces) <= 200
     assert sum(piece.count("\n") for piece in pieces) == 1002
