@@ -201,7 +201,8 @@ class Load:
     async def _try_pull(self) -> list[Record]:
         """All messages in one pull, so that both brokers count the same number of pulls."""
         fields = {"topic": TOPIC, "queueId": "0"}
-        end = int((await self.ask(RequestCode.GET_MAX_OFFSET, fields)).ext["offset"])  # type: ignore[index]
+        answer = await self.ask(RequestCode.GET_MAX_OFFSET, fields)
+        end = int((answer.ext or {})["offset"])
         return await self.pull(32) if end == SMALL + LARGE else []
 
 
@@ -257,10 +258,10 @@ def compare(ours: str, theirs: str) -> Iterable[str]:
         if mine[name]["type"] != others[name]["type"]:
             yield f"{name} is a {mine[name]['type']}, RocketMQ's a {others[name]['type']}"
     for name in CLOSE:
-        ages = [Expected(name, OF_GROUP, 0).found(figures_of(text)) for text in (ours, theirs)]
-        print(f"{name}: {ages[0]} here, {ages[1]} RocketMQ")
-        if any(age is None or not 0 < age < 10 * _CLOSE_MS for age in ages) or abs(ages[0] - ages[1]) > _CLOSE_MS:  # type: ignore[operator]
-            yield f"{name} is {ages[0]}, RocketMQ's {ages[1]}"
+        here, there = (Expected(name, OF_GROUP, 0).found(figures_of(text)) or 0.0 for text in (ours, theirs))
+        print(f"{name}: {here} here, {there} RocketMQ")
+        if not (here > 0 and there > 0 and abs(here - there) <= _CLOSE_MS):
+            yield f"{name} is {here}, RocketMQ's {there}"
     for name in sorted(others.keys() - mine.keys()):
         print(f"RocketMQ alone: {name} {others[name]['labels']}")
 
