@@ -249,9 +249,9 @@ client-lab: build ## the Python client with Java clients in its groups, under ki
 admin-lab: build ## the admin core against our node, our group and RocketMQ, compared with mqadmin: SYSTEM=node|group|rocketmq
 	$(BIN)/python e2e/admin_lab.py --version $(or $(PEER_VERSION),4.8.0) $(if $(SYSTEM),--system $(SYSTEM))
 
-.PHONY: admin-lab
-admin-lab: build ## the admin core against our node, our group and RocketMQ, compared with mqadmin: SYSTEM=node|group|rocketmq
-	$(BIN)/python e2e/admin_lab.py --version $(or $(PEER_VERSION),4.8.0) $(if $(SYSTEM),--system $(SYSTEM))
+.PHONY: metrics-lab
+metrics-lab: build ## the metrics beside those of RocketMQ 5.5.0 after the same load, or the cost of a scrape: WRITE=1 SCALE=5000
+	$(BIN)/python e2e/metrics_lab.py $(if $(WRITE),--write) $(if $(SCALE),--scale $(SCALE))
 
 .PHONY: timers
 timers: build ## timers of a broker that is killed, and how late they are: PENDING=4000 KILLS=3 RATE=2000 GROUP=1 TRANSFERS=3 COMPARE=1

@@ -6,17 +6,20 @@ the processes expose.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from tallystick.node.http.bounded_series import OTHER
+from tallystick.node.http.metric import MAX_SERIES
 from tallystick.node.http.metrics import (
     BROKER_METRICS,
     COMMON_LABELS,
     COPY_METRICS,
     GROUP_METRICS,
-    MAX_SERIES,
-    OTHER,
+    LAG_METRICS,
+    PAGE_METRICS,
     SLAVE_METRICS,
 )
 from tallystick.node.http.process_metrics import MEMORY_METRICS, NAMESERVER_METRICS, TLS_METRICS
@@ -27,6 +30,8 @@ from tallystick.operator.schedules.metrics import SCHEDULE_METRICS
 from tallystick.operator.topics.metrics import TOPIC_METRICS
 
 PAGE = Path(__file__).with_name("metrics.md")
+ROCKETMQ = Path(__file__).with_name("rocketmq_metrics.json")
+"""What RocketMQ exposed to Prometheus after a small load: `make metrics-lab WRITE=1`."""
 
 
 class Declared(Protocol):
@@ -53,7 +58,7 @@ PARTS: dict[str, tuple[str, Sections]] = {
         "Every process with a broker exposes these metrics as soon as its store is open. They have the labels"
         f" {_COMMON} in addition to those in the table: the cluster, `broker`, and the broker's name, which all members"
         " of a group share. Where RocketMQ 5 has a metric, the name is RocketMQ's.",
-        BROKER_METRICS,
+        BROKER_METRICS | {"Lag of consumer groups": LAG_METRICS, "Page": PAGE_METRICS},
     ),
     "Port for slaves": (
         "A broker that is not a member of a group also exposes these metrics, with the same labels as above, unless"
@@ -93,6 +98,82 @@ PARTS: dict[str, tuple[str, Sections]] = {
 """The parts of the page: text, and metrics by section."""
 
 
+ABSENT = {
+    "rocketmq_pop_": "Only for consumers that use POP, which does not exist here.",
+    "rocketmq_processor_watermark": "Length of the queues of thread pools, which do not exist here. Requests that are"
+    " served late show in `rocketmq_rpc_latency_milliseconds`, pulls that wait in `rocketmq_held_pulls`.",
+    "rocketmq_timer_dequeue_latency_milliseconds": "`rocketmq_timer_dequeue_latency_seconds`.",
+    "rocketmq_timer_dequeue_lag": "`rocketmq_timing_messages` that are late show in"
+    " `rocketmq_timer_dequeue_latency_seconds`.",
+    "rocketmq_timer_enqueue_latency_milliseconds": "`rocketmq_timer_enqueue_lag` is 0 within a moment: the index reads"
+    " messages as they are stored.",
+    "rocketmq_timer_message_snapshot": "`rocketmq_timing_messages` has all of them, not by their time.",
+    "rocketmq_topic_create_execution_time": "`rocketmq_rpc_latency_milliseconds` of `update_and_create_topic`.",
+    "rocketmq_consumer_group_create_execution_time": "`rocketmq_rpc_latency_milliseconds` of"
+    " `update_and_create_subscriptiongroup`.",
+    "rocketmq_finish_message_latency_milliseconds": "`rocketmq_finish_message_latency_seconds`, without `topic`:"
+    " RocketMQ records seconds under this name as well.",
+}
+"""Why a metric of RocketMQ, by the begin of its name, does not exist here, or what takes its place."""
+NOTES = {
+    "rocketmq_messages_in_total": "RocketMQ counts sends under the topic of the request. Here each put counts under the"
+    " topic that the record has, so half and delayed messages count under a system topic first.",
+    "rocketmq_throughput_in_total": "Counted as `rocketmq_messages_in_total`.",
+    "rocketmq_message_size": "Counted as `rocketmq_messages_in_total`, for all topics together: a histogram"
+    " of each would be too many series.",
+    "rocketmq_storage_size_bytes": "RocketMQ's is the used space of the disk. Here it is the log alone.",
+    "rocketmq_producer_connections": "RocketMQ shows versions of clients, here groups of producers are shown.",
+    "rocketmq_consumer_lag_messages": "Here each group that committed an offset has a series. RocketMQ shows groups"
+    " while they are connected.",
+    "rocketmq_rpc_latency_milliseconds": "Sends that the kernel stores count as `send_message_v2`.",
+}
+"""How the value of a metric differs."""
+
+
+def rocketmq() -> dict[str, dict[str, Any]]:
+    """Returns type and labels of each metric of RocketMQ, without the labels of all metrics."""
+    return dict(json.loads(ROCKETMQ.read_text())["metrics"])
+
+
+def comparison(name: str, theirs: Mapping[str, Any]) -> str:
+    """Returns how a metric of RocketMQ is here. KeyError: nothing says so."""
+    mine = {metric.name: metric for metric in declared("Broker")}.get(name)
+    if mine is None:
+        return next((text for begin, text in ABSENT.items() if name.startswith(begin)), "") or _unknown(name)
+    lacking = [
+        f"`{label}`" for label in theirs["labels"] if label not in mine.labels and not label.startswith("storage_")
+    ]
+    more = [f"`{label}`" for label in mine.labels if label not in theirs["labels"]]
+    labels = [f"without {', '.join(lacking)}"] * bool(lacking) + [f"with {', '.join(more)}"] * bool(more)
+    return " ".join([f"yes{''.join(', ' + each for each in labels)}.", NOTES.get(name, "")]).strip()
+
+
+def _unknown(name: str) -> str:
+    raise KeyError(f"{name} of RocketMQ exists neither here nor in ABSENT")
+
+
+def _comparison_lines() -> list[str]:
+    version = json.loads(ROCKETMQ.read_text())["version"]
+    return [
+        f"## Beside RocketMQ {version}",
+        "",
+        f"RocketMQ {version} exposes these metrics after sends, pulls, transactions, delayed messages and dead letters",
+        "(`metricsExporterType=PROM`). `make metrics-lab` drives the same load at both brokers and compares them.",
+        "RocketMQ adds the labels `otel_scope_name`, and `storage_type` and `storage_medium` to those of the store.",
+        "Its labels `is_system` and `is_retry` follow from the names of topics and groups (prefixes `%RETRY%`,",
+        "`rmq_sys_` and `CID_RMQ_SYS_`).",
+        "",
+        "| RocketMQ | labels | here |",
+        "| --- | --- | --- |",
+        *(
+            f"| `{name}` ({theirs['type']}) | {', '.join(f'`{label}`' for label in theirs['labels'])} |"
+            f" {comparison(name, theirs)} |"
+            for name, theirs in sorted(rocketmq().items())
+        ),
+        "",
+    ]
+
+
 def declared(*titles: str) -> list[Declared]:
     """Returns the metrics of some parts, of all parts without an argument."""
     chosen = titles or tuple(PARTS)
@@ -126,8 +207,10 @@ def page() -> str:
         "- A *counter* begins at 0 when the process starts, and only grows. A *gauge* is the value at the time of the",
         "  scrape. A *histogram* has the series `NAME_bucket`, `NAME_sum` and `NAME_count`.",
         f"- Clients choose the names of topics and groups. A metric has at most {MAX_SERIES} series with such labels;",
-        f"  one more series with the label value `{OTHER}` has the sum of the rest. The series of a topic or group end",
-        "  when it is deleted.",
+        f"  one more series with the label value `{OTHER}` has the sum of the rest, of ages the greatest, and",
+        "  `rocketmq_series_left_out` tells how many it stands for. The series of a topic or group end when it is",
+        "  deleted.",
+        "- The format is OpenMetrics 1.0 if the client prefers it (header `Accept`).",
         "- Beside each counter and histogram the operator exposes a gauge with the suffix `_created` (instead of",
         "  `_total`): the time when the series began, in seconds since 1970.",
         "",
@@ -146,6 +229,7 @@ def page() -> str:
             ]
             lines += [_row(metric) for metric in metrics]
             lines.append("")
+    lines += _comparison_lines()
     return "\n".join(lines)
 
 

@@ -14,7 +14,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -31,6 +31,7 @@ from tallystick.node.core.configuration import Settings
 from tallystick.node.core.starting import WAITING, StartProgress, StartStoppedError
 from tallystick.node.http.admin_api import AdminView
 from tallystick.node.http.console import ConsoleView, console_url
+from tallystick.node.http.exposition import Form
 from tallystick.node.http.metrics import BrokerMetrics
 from tallystick.node.http.node_api import ProcessClock, broker_json, nameserver_json
 from tallystick.node.http.process_metrics import MemoryMetrics, NameServerMetrics, TlsMetrics
@@ -96,7 +97,7 @@ class _Process:
         async with AsyncExitStack() as stack:  # ends in the opposite order
             await stack.enter_async_context(self._tls.watching())
             if settings.http.port >= 0:
-                probes = Probes(self._unhealthy, self._unready, self._metrics_text)
+                probes = Probes(self._unhealthy, self._unready, self._metrics_page)
                 admin = AdminView(lambda: self._broker, self._absent, self._node)
                 http = HttpServer(settings.http, probes, self._group, admin, self._tls, self._console(settings))
                 places["http"] = self._http = Host(settings.http.host, await http.start())
@@ -231,9 +232,12 @@ class _Process:
         failure = self._broker.failure() if self._broker is not None else None
         return failure and f"the process must be restarted: {failure}"
 
-    def _metrics_text(self) -> bytes:
+    def _metrics_page(self, form: Form) -> Iterator[str]:
         parts = (self._metrics, self._nameserver_metrics, self._memory_metrics, self._tls_metrics)
-        return b"".join(part.text() for part in parts if part is not None)
+        for part in parts:
+            if part is not None:
+                yield from part.pieces(form)
+        yield form.end
 
 
 def _registered_with(nameserver: Host, settings: Settings) -> Settings:

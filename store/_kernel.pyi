@@ -457,6 +457,15 @@ class Log:
         """Sends that `feed` served since the start: acknowledged ones by class of duration (see `put_times.py`), their
         time in total in ms, and the number of those that were answered with an error."""
 
+    def answer_totals(self) -> tuple[list[int], dict[int, tuple[list[int], int]]]:
+        """Sends that `feed` served and that were answered since the start: the limit of each class of durations in ms
+        (inclusive; the last class has no limit), and by the code of the answer the number in each class and the time of
+        all of them in ms. A oneway send has no answer."""
+
+    def size_totals(self) -> tuple[list[int], list[int], int]:
+        """Records that this process stored since the start, without copied ones: the limit of each class of sizes in
+        bytes (inclusive; the last class has no limit), the number in each class, and all bytes."""
+
     def sync_totals(self) -> tuple[list[float], list[int], float]:
         """Syncs since the start that had something to sync: the limit of each class of durations in s (inclusive; the
         last class has no limit), the number in each class, and the time of all of them in s."""
@@ -1365,8 +1374,9 @@ class Dispatch:
         limits: tuple[int, int, int, int],
         opaque: int,
         suggested: int,
-    ) -> tuple[bytes, int, int] | None:
-        """`get` as the whole frame that answers a pull (JSON header), with the count and bytes of its records.
+    ) -> tuple[bytes, int, int, int] | None:
+        """`get` as the whole frame that answers a pull (JSON header), with the count and bytes of its
+        records, and the next offset.
 
         None, and nothing is counted: no record was found, one is damaged, or the reader reads from disk."""
     def units(self, topic: bytes, queue: int, offset: int, count: int) -> list[tuple[int, int, int]]:

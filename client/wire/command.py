@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tallystick.client.wire.codes import ResponseCode
 
@@ -56,6 +56,8 @@ class Command:
     header_type: HeaderType = HeaderType.JSON
     user: str = ""
     """The account that sent this request, as access control found it. It is not sent. Empty: unknown."""
+    received_s: float = field(default=0.0, compare=False)
+    """When this process received it, by a steady clock. It is not sent. 0: unknown."""
 
     @property
     def is_response(self) -> bool:

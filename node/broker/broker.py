@@ -49,6 +49,7 @@ from tallystick.node.broker.tables.filters import ConsumerFilterTable
 from tallystick.node.broker.tables.first_offsets import FirstOffsets
 from tallystick.node.broker.tables.locks import QueueLocks
 from tallystick.node.broker.tables.offsets import ConsumerOffsets
+from tallystick.node.broker.tables.pulled import PulledOffsets
 from tallystick.node.broker.tables.saving import SavedTable
 from tallystick.node.broker.tables.topics import TopicTable
 from tallystick.node.core import kept_settings, logs
@@ -60,6 +61,7 @@ from tallystick.node.remoting.client import RemotingClient
 from tallystick.node.remoting.codes import RequestCode
 from tallystick.node.remoting.connection import Connection
 from tallystick.node.remoting.endpoint import Handler, Limits
+from tallystick.node.remoting.request_times import RequestTimes
 from tallystick.node.remoting.server import RemotingServer, bind, close_all
 from tallystick.node.tls.process import ProcessTls
 from tallystick.replication.metadata import snapshot
@@ -105,6 +107,8 @@ class Broker:
             "subscriptionGroup.json", lambda file: SubscriptionGroupTable(file, settings, self.now_ms)
         )
         self.offsets = files.open("consumerOffset.json", ConsumerOffsets)
+        self.pulled = PulledOffsets()
+        self.request_times = RequestTimes()
         self.filters = files.open(
             "consumerFilter.json", lambda file: ConsumerFilterTable(file, settings, self.now_ms), picture=False
         )
@@ -163,13 +167,19 @@ class Broker:
         idle_seconds = self.settings.serverChannelMaxIdleTimeSeconds
         pulls = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
         server = RemotingServer(
-            routes, frame_source_factory=self._feeding, idle_seconds=idle_seconds, limits=limits, name="broker"
+            routes,
+            frame_source_factory=self._feeding,
+            idle_seconds=idle_seconds,
+            limits=limits,
+            times=self.request_times,
+            name="broker",
         )
         vip_server = RemotingServer(
             {code: handler for code, handler in routes.items() if code not in pulls},
             frame_source_factory=self._feeding_without_pulls,
             idle_seconds=idle_seconds,
             limits=limits,
+            times=self.request_times,
             name="broker.vip",
         )
         return server, vip_server

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from tallystick.node.broker.tables.first_offsets import FirstOffsets
     from tallystick.node.broker.tables.locks import QueueLocks
     from tallystick.node.broker.tables.offsets import ConsumerOffsets
+    from tallystick.node.broker.tables.pulled import PulledOffsets
     from tallystick.node.broker.tables.topics import TopicTable
     from tallystick.node.core.settings import BrokerSettings
+    from tallystick.node.remoting.request_times import RequestTimes
     from tallystick.replication.member.status import PeerProgress
     from tallystick.store._kernel import BitTest, ExtensionUnit
     from tallystick.store.engine.timers import Timers
@@ -79,8 +81,9 @@ class ReadsView(Protocol):
         codes: frozenset[int] | None,
         opaque: int,
         suggested: int,
-    ) -> tuple[bytes, int, int] | None:
-        """Returns what `get_message` finds as the frame of an answer to a pull, with number and bytes of the records.
+    ) -> tuple[bytes, int, int, int] | None:
+        """Returns what `get_message` finds as the frame of an answer to a pull, with number and bytes of the
+        records, and the offset that follows.
 
         None: the answer is not simply sound records that are in memory."""
 
@@ -281,6 +284,12 @@ class BrokerContext(Protocol):
 
     @property
     def offsets(self) -> ConsumerOffsets: ...
+
+    @property
+    def pulled(self) -> PulledOffsets: ...
+
+    @property
+    def request_times(self) -> RequestTimes: ...
 
     @property
     def producers(self) -> ProducerTable: ...

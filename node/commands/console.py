@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+from collections.abc import Iterator
 from typing import Any
 
 from tallystick.node.access.opening import read_credentials
@@ -57,6 +58,7 @@ def _console(args: argparse.Namespace) -> int:
 async def _serve(args: argparse.Namespace, settings: HttpSettings) -> None:
     from tallystick.node.core import logs
     from tallystick.node.http.console import ConsoleView, console_url
+    from tallystick.node.http.exposition import Form
     from tallystick.node.http.process_metrics import MemoryMetrics
     from tallystick.node.http.server import HttpServer, Probes
     from tallystick.store import memory_budget
@@ -66,12 +68,18 @@ async def _serve(args: argparse.Namespace, settings: HttpSettings) -> None:
     memory_budget.PROCESS.limit = memory_budget.default_limit()
     context = tls_context(args)
     known = read_credentials("--credentials", args.credentials) if args.credentials else None
+    memory = MemoryMetrics(memory_budget.PROCESS)
+
+    def metrics(form: Form) -> Iterator[str]:
+        yield from memory.pieces(form)
+        yield form.end
+
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     server = HttpServer(
         settings,
-        Probes(lambda: None, lambda: None, MemoryMetrics(memory_budget.PROCESS).text),
+        Probes(lambda: None, lambda: None, metrics),
         console=ConsoleView(lambda: args.nameserver, lambda: known, context, lambda: None),
     )
     port = await server.start()

@@ -9,18 +9,21 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-
-from tallystick.store.engine.put_times import Distribution
+from tallystick.node.http.bounded_series import BoundedSeries, Combine, Sample
+from tallystick.node.http.exposition import Form, family_head, histogram_lines, in_pieces, sample_lines
+from tallystick.store.engine.distribution import Distribution
 
 S = TypeVar("S")
+T = TypeVar("T")
 
-Sample = tuple[tuple[str, ...], float]
-"""The values of the metric's labels, in their order, and its value."""
+MAX_SERIES = 2000
+"""Series of one metric with labels that clients choose, without the one that all others share."""
+
+Distributions = Iterable[tuple[tuple[str, ...], Distribution]]
+"""The values of a histogram's labels, and its classes."""
+Read = Callable[[S], float | Iterable[Sample]]
 
 
 class MetricType(enum.StrEnum):
@@ -30,7 +33,7 @@ class MetricType(enum.StrEnum):
     """It begins at 0 with the process, and only grows."""
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
-    """Counts of durations at most as long as each limit, all durations together, and their number. Since the start."""
+    """Counts of values at most as great as each limit, all values together, and their number. Since the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,46 +48,39 @@ class MetricDeclaration(Generic[S]):
     """One sentence for the HELP line and the page: what the value means."""
     source: str
     """Where the value is counted or read: the part of the process, and for a counter the event."""
-    read: Callable[[S], float | Iterable[Sample] | Distribution]
-    """Returns the value; with labels, a sample for each combination of their values; of a histogram, its classes."""
+    read: Callable[[S], float | Iterable[Sample] | Distribution | Distributions]
+    """Returns the value; with labels, a sample for each combination of their values; of a histogram, its classes.
+    What it returns is read in steps, between which other work runs."""
     labels: tuple[str, ...] = ()
-
-    def family(self, source: S, common: Mapping[str, str]) -> Metric:
-        """Returns the metric with its current samples. `common`: labels that all samples have, before the others."""
-        found = self.read(source)
-        if isinstance(found, Distribution):
-            histogram = HistogramMetricFamily(self.name, self.help, labels=list(common))
-            histogram.add_metric(list(common.values()), _buckets(found), found.seconds)
-            return histogram
-        make = CounterMetricFamily if self.type is MetricType.COUNTER else GaugeMetricFamily
-        family = make(self.name, self.help, labels=[*common, *self.labels])
-        for values, value in [((), found)] if isinstance(found, float | int) else found:
-            family.add_metric([*common.values(), *values], value)
-        return family
+    shared: Combine | None = None
+    """Clients choose the values of the labels, so the number of series is limited: makes one value of those that share
+    a series. None: the values of the labels are few."""
 
 
-def _buckets(found: Distribution) -> list[tuple[str, float]]:
-    """Returns the buckets of Prometheus: for each limit, how many durations were at most as long."""
-    limits = [*(str(float(limit)) for limit in found.limits_s), "+Inf"]
-    return [(limit, float(total)) for limit, total in zip(limits, accumulate(found.counts), strict=True)]
-
-
-Read = Callable[[S], float | Iterable[Sample]]
-
-
-def counter(name: str, unit: str, help: str, source: str, read: Read[S], *labels: str) -> MetricDeclaration[S]:
+def counter(
+    name: str, unit: str, help: str, source: str, read: Read[S], *labels: str, shared: Combine | None = None
+) -> MetricDeclaration[S]:
     """Returns the declaration of a counter."""
-    return MetricDeclaration(MetricType.COUNTER, name, unit, help, source, read, labels)
+    return MetricDeclaration(MetricType.COUNTER, name, unit, help, source, read, labels, shared)
 
 
-def gauge(name: str, unit: str, help: str, source: str, read: Read[S], *labels: str) -> MetricDeclaration[S]:
+def gauge(
+    name: str, unit: str, help: str, source: str, read: Read[S], *labels: str, shared: Combine | None = None
+) -> MetricDeclaration[S]:
     """Returns the declaration of a gauge."""
-    return MetricDeclaration(MetricType.GAUGE, name, unit, help, source, read, labels)
+    return MetricDeclaration(MetricType.GAUGE, name, unit, help, source, read, labels, shared)
 
 
-def histogram(name: str, help: str, source: str, read: Callable[[S], Distribution]) -> MetricDeclaration[S]:
-    """Returns the declaration of a histogram of durations in seconds."""
-    return MetricDeclaration(MetricType.HISTOGRAM, name, "seconds", help, source, read)
+def histogram(
+    name: str,
+    help: str,
+    source: str,
+    read: Callable[[S], Distribution | Distributions],
+    *labels: str,
+    unit: str = "seconds",
+) -> MetricDeclaration[S]:
+    """Returns the declaration of a histogram, of durations in seconds by default."""
+    return MetricDeclaration(MetricType.HISTOGRAM, name, unit, help, source, read, labels)
 
 
 class MetricsPart(Generic[S]):
@@ -93,19 +89,54 @@ class MetricsPart(Generic[S]):
     def __init__(self, source: S, declared: Sequence[MetricDeclaration[S]]) -> None:
         self._source = source
         self._declared = declared
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
+        self._bounds: dict[str, BoundedSeries] = {}
 
     def text(self) -> bytes:
         """Returns this part of the page, in the text format of Prometheus."""
-        return generate_latest(self._registry)
+        return "".join(self.pieces(Form.TEXT)).encode()
 
     def common(self) -> Mapping[str, str]:
         """Returns the labels that all metrics of this part have, with their values."""
         return {}
 
-    def collect(self) -> Iterator[Metric]:
-        """Yields each metric with its current samples. The registry calls it for each scrape."""
-        common = self.common()
-        for declared in self._declared:
-            yield declared.family(self._source, common)
+    def pieces(self, form: Form) -> Iterator[str]:
+        """Yields this part of the page. Each piece takes a short time; some are empty."""
+        yield from self.declared_pieces(form, self._declared, self._source)
+
+    def declared_pieces(
+        self, form: Form, declared: Iterable[MetricDeclaration[T]], source: T, common: Mapping[str, str] | None = None
+    ) -> Iterator[str]:
+        """Yields the text of some metrics that are read from `source`."""
+        constant = self.common() if common is None else common
+        for each in declared:
+            yield family_head(form, each.name, each.type, each.help)
+            found = each.read(source)
+            if each.shared is not None:
+                found = yield from self._bound(each).bounded(found, MAX_SERIES)  # type: ignore[arg-type]
+            yield from in_pieces(self._lines(each, found, constant))
+
+    def left_out(self) -> Iterator[Sample]:
+        """Yields how many combinations of label values had no series in this page, by the name of the metric."""
+        for name, bound in self._bounds.items():
+            yield (name,), bound.left_out
+
+    def _bound(self, declared: MetricDeclaration[T]) -> BoundedSeries:
+        bound = self._bounds.get(declared.name)
+        if bound is None:
+            is_counter = declared.type is MetricType.COUNTER
+            bound = BoundedSeries(len(declared.labels), is_counter=is_counter, combine=declared.shared or sum)
+            self._bounds[declared.name] = bound
+        return bound
+
+    def _lines(
+        self,
+        declared: MetricDeclaration[T],
+        found: float | Iterable[Sample] | Distribution | Distributions,
+        constant: Mapping[str, str],
+    ) -> Iterator[str]:
+        name, labels = declared.name, declared.labels
+        if declared.type is MetricType.HISTOGRAM:
+            each = [((), found)] if isinstance(found, Distribution) else found
+            return histogram_lines(name, constant, labels, each)  # type: ignore[arg-type]
+        samples: Iterable[Sample] = [((), found)] if isinstance(found, float | int) else found  # type: ignore[assignment]
+        return sample_lines(name, constant, labels, samples)

@@ -3,40 +3,39 @@
 Metrics that RocketMQ 5 has use RocketMQ 5's names (`rocketmq_*`), with the base unit in the suffix. Metrics that it
 lacks (dispatch lag, held pulls, findings) have the same prefix. The prefix of a replicated group is `tally_group_`.
 
-Clients choose the names of topics and groups, so the number of series is bounded: a metric has at most `MAX_SERIES`
-series with such labels, and the sum of the rest under the label value `(other)`.
+Clients choose the names of topics and groups, so the number of series is bounded: see `bounded_series.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from prometheus_client.core import Metric
 
 from tallystick.node.broker.copying.follower import Follower
 from tallystick.node.broker.copying.protocol import CopyProblem
 from tallystick.node.broker.services.stats import (
+    DLQ_PUT_NUMS,
     GROUP_GET_NUMS,
     GROUP_GET_SIZE,
     SNDBCK_PUT_NUMS,
     TOPIC_PUT_NUMS,
     TOPIC_PUT_SIZE,
-    Counter,
 )
 from tallystick.node.broker.slaves.server import SlaveServer
 from tallystick.node.broker.slaves.transfer import Refusal
-from tallystick.node.http.metric import MetricDeclaration, MetricsPart, Sample, counter, gauge, histogram
+from tallystick.node.http.bounded_series import Sample
+from tallystick.node.http.consumer_lag import ConsumerLags, GroupLag, by_group
+from tallystick.node.http.exposition import Form
+from tallystick.node.http.metric import MetricDeclaration, MetricsPart, counter, gauge, histogram
+from tallystick.node.remoting.request_times import send_times
+from tallystick.store.engine.distribution import Distribution
 
 if TYPE_CHECKING:
     from tallystick.node.broker.broker import Broker
     from tallystick.node.broker.group.group_role import BrokerGroup
     from tallystick.replication.member.status import GroupStatus
 
-MAX_SERIES = 2000
-"""Series of one metric with labels that clients choose."""
-OTHER = "(other)"
 COMMON_LABELS = ("cluster", "node_type", "node_id")
 """Labels of all metrics of a broker: cluster, `broker`, and the broker's name."""
 
@@ -48,10 +47,12 @@ class GroupView:
     leads: bool
     in_sync: bool
     status: GroupStatus
+    commits: Distribution
+    """How long commits took while this member led, in s."""
 
     @classmethod
-    def of(cls, group: BrokerGroup) -> GroupView:
-        return cls(group.leads, group.unready() is None, group.status())
+    def of(cls, group: BrokerGroup, commits: Distribution) -> GroupView:
+        return cls(group.leads, group.unready() is None, group.status(), commits)
 
 
 class BrokerMetrics(MetricsPart["Broker"]):
@@ -59,11 +60,7 @@ class BrokerMetrics(MetricsPart["Broker"]):
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker, [declared for section in BROKER_METRICS.values() for declared in section])
-
-    def text(self) -> bytes:
-        """Returns this part of the page, in the text format of Prometheus."""
-        self._source.count_puts()  # also those since the last whole second
-        return super().text()
+        self._lags = ConsumerLags(broker)
 
     def common(self) -> dict[str, str]:
         """Returns the labels that all metrics of the broker have, with their values."""
@@ -71,32 +68,34 @@ class BrokerMetrics(MetricsPart["Broker"]):
         values = (settings.brokerClusterName, "broker", settings.brokerName)
         return dict(zip(COMMON_LABELS, values, strict=True))
 
-    def collect(self) -> Iterator[Metric]:
-        """Yields each metric with its current samples. The registry calls it for each scrape."""
-        yield from super().collect()
-        if self._source.slaves is not None:
-            for each in SLAVE_METRICS:
-                yield each.family(self._source.slaves, self.common())
-        if (copying := self._source.copying) is not None and copying.copies:
-            for of_copy in COPY_METRICS:
-                yield of_copy.family(copying.follower, self.common())
-        if self._source.group is not None:
-            view, common = GroupView.of(self._source.group), self.common()
-            for declared in GROUP_METRICS:
-                yield declared.family(view, common)
+    def pieces(self, form: Form) -> Iterator[str]:
+        """Yields this part of the page. Each piece takes a short time; some are empty."""
+        broker = self._source
+        broker.count_puts()  # also those since the last whole second
+        yield from super().pieces(form)
+        yield from self.declared_pieces(form, LAG_METRICS, (yield from self._lags.read()))
+        if broker.slaves is not None:
+            yield from self.declared_pieces(form, SLAVE_METRICS, broker.slaves)
+        if (copying := broker.copying) is not None and copying.copies:
+            yield from self.declared_pieces(form, COPY_METRICS, copying.follower)
+        if broker.group is not None:
+            view = GroupView.of(broker.group, broker.store.group.commits.distribution())
+            yield from self.declared_pieces(form, GROUP_METRICS, view)
+        yield from self.declared_pieces(form, PAGE_METRICS, self)
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
 def _table(name: str, labels: int) -> Callable[[Broker], Iterator[Sample]]:
-    return lambda broker: _bounded(_totals(broker.stats.table(name), labels))
+    """Returns what reads the counters of a name: their keys are `topic` or `topic@group`."""
 
+    def read(broker: Broker) -> Iterator[Sample]:
+        for key, found in list(broker.stats.table(name).items()):
+            topic, _, group = key.partition("@")
+            yield ((topic,) if labels == 1 else (topic, group)), found.total
 
-def _totals(table: dict[str, Counter], labels: int) -> Iterator[Sample]:
-    for key, found in table.items():
-        topic, _, group = key.partition("@")
-        yield ((topic,) if labels == 1 else (topic, group)), found.total
+    return read
 
 
 def _denied(broker: Broker) -> Iterator[Sample]:
@@ -105,38 +104,33 @@ def _denied(broker: Broker) -> Iterator[Sample]:
             yield (reason,), count
 
 
-def _consumer_lag(broker: Broker) -> Iterator[Sample]:
-    store = broker.store
-    behind: dict[tuple[str, ...], float] = {}
-    for topic in {topic for topic, _ in store.queues.names()}:
-        for group in broker.offsets.groups_of(topic):
-            offsets = broker.offsets.queues(group, topic)
-            behind[topic, group] = sum(
-                max(0, store.queues.max_offset(topic, queue) - offset) for queue, offset in offsets.items()
-            )
-    return _bounded(behind.items())
-
-
 def _consumer_connections(broker: Broker) -> Iterator[Sample]:
     table = broker.consumers
-    return _bounded(((group,), len(table.members(group))) for group in table)
+    return (((group,), len(table.members(group))) for group in list(table))
 
 
 def _producer_connections(broker: Broker) -> Iterator[Sample]:
     table = broker.producers
-    return _bounded(((group,), len(table.members(group))) for group in table.groups())
+    return (((group,), len(table.members(group))) for group in table.groups())
 
 
-def _bounded(series: Iterable[Sample]) -> Iterator[Sample]:
-    """Yields the first `MAX_SERIES` series by name, and one more with the sum of the rest."""
-    rest, labels = 0.0, 0
-    for number, (values, total) in enumerate(sorted(series)):
-        if number < MAX_SERIES:
-            yield values, total
-        else:
-            rest, labels = rest + total, len(values)
-    if labels:
-        yield (OTHER,) * labels, rest
+def _half_messages(broker: Broker) -> Iterator[Sample]:
+    """Followers do not know which ones are open."""
+    if broker.transactions.handles_halves:
+        for topic, count in list(broker.transactions.figures.open_counts().items()):
+            yield (topic,), count
+
+
+def _half_age_seconds(broker: Broker) -> Iterator[Sample]:
+    if broker.transactions.handles_halves:
+        oldest_ms = broker.transactions.figures.oldest_ms()
+        yield (), 0.0 if oldest_ms is None else max(0, broker.now_ms() - oldest_ms) / 1000
+
+
+def _reserve_time_ms(broker: Broker) -> Iterator[Sample]:
+    stored_ms = broker.store.figures.earliest_store_time()
+    if stored_ms > 0:
+        yield (), max(0, broker.now_ms() - stored_ms)
 
 
 def _findings(broker: Broker) -> Iterator[Sample]:
@@ -169,6 +163,7 @@ _MESSAGES: tuple[MetricDeclaration[Broker], ...] = (
         "broker statistics `TOPIC_PUT_NUMS`: each put to the log; at a follower no put, because it copies the log",
         _table(TOPIC_PUT_NUMS, 1),
         "topic",
+        shared=sum,
     ),
     counter(
         "rocketmq_throughput_in_total",
@@ -177,6 +172,7 @@ _MESSAGES: tuple[MetricDeclaration[Broker], ...] = (
         "broker statistics `TOPIC_PUT_SIZE`: the sizes of the same records",
         _table(TOPIC_PUT_SIZE, 1),
         "topic",
+        shared=sum,
     ),
     counter(
         "rocketmq_messages_out_total",
@@ -186,6 +182,7 @@ _MESSAGES: tuple[MetricDeclaration[Broker], ...] = (
         "broker statistics `GROUP_GET_NUMS`: each pull that found messages",
         _table(GROUP_GET_NUMS, 2),
         *("topic", "consumer_group"),
+        shared=sum,
     ),
     counter(
         "rocketmq_throughput_out_total",
@@ -194,6 +191,7 @@ _MESSAGES: tuple[MetricDeclaration[Broker], ...] = (
         "broker statistics `GROUP_GET_SIZE`: the bodies of the same answers",
         _table(GROUP_GET_SIZE, 2),
         *("topic", "consumer_group"),
+        shared=sum,
     ),
     counter(
         "rocketmq_send_back_total",
@@ -203,6 +201,26 @@ _MESSAGES: tuple[MetricDeclaration[Broker], ...] = (
         "broker statistics `SNDBCK_PUT_NUMS`: each accepted request `CONSUMER_SEND_MSG_BACK`",
         _table(SNDBCK_PUT_NUMS, 2),
         *("topic", "consumer_group"),
+        shared=sum,
+    ),
+    counter(
+        "rocketmq_send_to_dlq_messages_total",
+        "messages",
+        "Messages that were stored as dead letters of a consumer group, because it failed as often as it may try, by"
+        " the topic that they were first sent to.",
+        "broker statistics `DLQ_PUT_NUMS`: each put to a topic `%DLQ%GROUP` for a request `CONSUMER_SEND_MSG_BACK`, or"
+        " for a send to the group's retry topic",
+        _table(DLQ_PUT_NUMS, 2),
+        *("topic", "consumer_group"),
+        shared=sum,
+    ),
+    histogram(
+        "rocketmq_message_size",
+        "Bytes of the records that the broker stored, headers and properties included. Messages of a batch count one by"
+        " one, half messages and others as for `rocketmq_messages_in_total`.",
+        "store: log, each put",
+        lambda broker: broker.store.figures.record_sizes,
+        unit="bytes",
     ),
     counter(
         "rocketmq_send_failures_total",
@@ -216,21 +234,13 @@ _MESSAGES: tuple[MetricDeclaration[Broker], ...] = (
 
 _CLIENTS: tuple[MetricDeclaration[Broker], ...] = (
     gauge(
-        "rocketmq_consumer_lag_messages",
-        "messages",
-        "Messages of a topic that a consumer group has not consumed: the ends of the queues minus the committed"
-        " offsets. A queue without a committed offset does not count.",
-        "table of consumer offsets and ConsumeQueues",
-        _consumer_lag,
-        *("topic", "consumer_group"),
-    ),
-    gauge(
         "rocketmq_consumer_connections",
         "clients",
         "Clients of a consumer group that are connected to this broker.",
         "table of consumers: heartbeats",
         _consumer_connections,
         "consumer_group",
+        shared=sum,
     ),
     gauge(
         "rocketmq_producer_connections",
@@ -239,6 +249,52 @@ _CLIENTS: tuple[MetricDeclaration[Broker], ...] = (
         "table of producers: heartbeats",
         _producer_connections,
         "producer_group",
+        shared=sum,
+    ),
+)
+
+_TRANSACTIONS: tuple[MetricDeclaration[Broker], ...] = (
+    gauge(
+        "rocketmq_half_messages",
+        "messages",
+        "Half messages that their producers have neither committed nor rolled back, by the topic that they are for."
+        " After a start, those that ended before it count until the first check that finds them old enough. Followers"
+        " have no series.",
+        "service of transactions",
+        _half_messages,
+        "topic",
+        shared=sum,
+    ),
+    gauge(
+        "rocketmq_half_message_age_seconds",
+        "seconds",
+        "Age of the oldest of these half messages, by the clock of its producer. 0: there is none.",
+        "service of transactions",
+        _half_age_seconds,
+    ),
+    counter(
+        "rocketmq_commit_messages_total",
+        "messages",
+        "Half messages that were committed, by topic.",
+        "service of transactions: each stored end",
+        lambda broker: (((topic,), count) for topic, count in list(broker.transactions.figures.committed.items())),
+        "topic",
+        shared=sum,
+    ),
+    counter(
+        "rocketmq_rollback_messages_total",
+        "messages",
+        "Half messages that were rolled back, by topic.",
+        "service of transactions: each stored end",
+        lambda broker: (((topic,), count) for topic, count in list(broker.transactions.figures.rolled_back.items())),
+        "topic",
+        shared=sum,
+    ),
+    histogram(
+        "rocketmq_finish_message_latency_seconds",
+        "Time from the birth of a half message until its producer committed it or rolled it back.",
+        "service of transactions: each stored end",
+        lambda broker: broker.transactions.figures.finished.distribution(),
     ),
 )
 
@@ -249,6 +305,20 @@ _STORAGE: tuple[MetricDeclaration[Broker], ...] = (
         "Size of the log: from the first byte that is kept to the end.",
         "store: positions of the log",
         lambda broker: broker.store.max_pos - broker.store.min_pos,
+    ),
+    gauge(
+        "rocketmq_storage_size_bytes",
+        "bytes",
+        "The same as `rocketmq_storage_size`, under the name that RocketMQ 5 shows to Prometheus.",
+        "store: positions of the log",
+        lambda broker: broker.store.max_pos - broker.store.min_pos,
+    ),
+    gauge(
+        "rocketmq_storage_message_reserve_time_milliseconds",
+        "milliseconds",
+        "Age of the oldest message of the log. No series while the log is empty.",
+        "store: the first record of the log",
+        _reserve_time_ms,
     ),
     gauge(
         "rocketmq_storage_flush_behind_bytes",
@@ -468,6 +538,17 @@ _BROKER: tuple[MetricDeclaration[Broker], ...] = (
         "table of held pulls",
         lambda broker: len(broker.holds),
     ),
+    histogram(
+        "rocketmq_rpc_latency_milliseconds",
+        "Time from the arrival of a request until its answer, by the names of both codes in lower case. For pulls that"
+        " were held (`is_long_polling`) it includes the wait. Sends that the kernel stores count as `send_message_v2`,"
+        " pulls on the fast path as `pull_message`."
+        " One-way requests have no answer and do not count, nor do requests of an unknown code.",
+        "remoting servers of the broker: each answer; kernel: each answer to a send",
+        lambda broker: broker.request_times.distributions(send_times(broker.store.figures.answers())),
+        *("protocol_type", "request_code", "response_code", "is_long_polling"),
+        unit="milliseconds",
+    ),
     gauge(
         "rocketmq_connections",
         "connections",
@@ -548,6 +629,7 @@ _QUOTAS: tuple[MetricDeclaration[Broker], ...] = (
 BROKER_METRICS = {
     "Messages": _MESSAGES,
     "Consumers and producers": _CLIENTS,
+    "Transactions": _TRANSACTIONS,
     "Storage": _STORAGE,
     "Timers": _TIMERS,
     "Process": _BROKER,
@@ -555,7 +637,71 @@ BROKER_METRICS = {
     "Audit": _AUDIT,
     "Quotas": _QUOTAS,
 }
-"""Metrics of every broker, by section."""
+"""Metrics of every broker, by section. `LAG_METRICS` and `PAGE_METRICS` are read from other objects."""
+
+LAG_METRICS: tuple[MetricDeclaration[list[GroupLag]], ...] = (
+    gauge(
+        "rocketmq_consumer_lag_messages",
+        "messages",
+        "Messages of a topic that a consumer group has not consumed: the ends of the queues minus the committed"
+        " offsets. A queue without a committed offset does not count.",
+        "table of consumer offsets and ConsumeQueues",
+        by_group(lambda lag: lag.behind),
+        *("topic", "consumer_group"),
+        shared=sum,
+    ),
+    gauge(
+        "rocketmq_consumer_lag_latency_milliseconds",
+        "milliseconds",
+        "Age of the oldest of these messages. 0: there is none. `(other)` has the greatest age of the rest.",
+        "table of consumer offsets, and store times in the log",
+        by_group(lambda lag: lag.behind_ms),
+        *("topic", "consumer_group"),
+        shared=max,
+    ),
+    gauge(
+        "rocketmq_consumer_inflight_messages",
+        "messages",
+        "Those of these messages that pulls have delivered: the group processes them, or has not committed them yet.",
+        "table of consumer offsets, and pulls since the start",
+        by_group(lambda lag: lag.in_flight),
+        *("topic", "consumer_group"),
+        shared=sum,
+    ),
+    gauge(
+        "rocketmq_consumer_ready_messages",
+        "messages",
+        "Those of these messages that no pull has delivered yet.",
+        "ConsumeQueues, and pulls since the start",
+        by_group(lambda lag: lag.ready),
+        *("topic", "consumer_group"),
+        shared=sum,
+    ),
+    gauge(
+        "rocketmq_consumer_queueing_latency_milliseconds",
+        "milliseconds",
+        "Age of the oldest message that no pull has delivered yet. 0: there is none. `(other)` has the greatest age of"
+        " the rest.",
+        "pulls since the start, and store times in the log",
+        by_group(lambda lag: lag.ready_ms),
+        *("topic", "consumer_group"),
+        shared=max,
+    ),
+)
+"""Metrics of the consumer groups of a broker."""
+
+PAGE_METRICS: tuple[MetricDeclaration[BrokerMetrics], ...] = (
+    gauge(
+        "rocketmq_series_left_out",
+        "series",
+        "Combinations of label values (topics, groups) that this page does not show by name, because the metric has too"
+        " many series: the series with the label value `(other)` has their sum.",
+        "the page itself, by the name of the metric",
+        lambda part: part.left_out(),
+        "metric",
+    ),
+)
+"""Metrics of a broker's part of the page."""
 
 SLAVE_METRICS: tuple[MetricDeclaration[SlaveServer], ...] = (
     gauge(
@@ -697,6 +843,13 @@ GROUP_METRICS: tuple[MetricDeclaration[GroupView], ...] = (
         " arrived damaged.",
         "member: the check of each received message",
         lambda view: view.status.refused_messages,
+    ),
+    histogram(
+        "tally_group_commit_seconds",
+        "Time from a write to the log of the leader until the group has committed it: a majority of the members has it"
+        " on the disk. One write covers many messages.",
+        "store: each write while this member leads",
+        lambda view: view.commits,
     ),
     gauge(
         "tally_group_lag_bytes",

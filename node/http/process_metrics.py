@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tallystick.node.http.metric import MetricDeclaration, MetricsPart, Sample, counter, gauge
+from tallystick.node.http.bounded_series import Sample
+from tallystick.node.http.metric import MetricDeclaration, MetricsPart, counter, gauge
 from tallystick.store.clock import wall_ms
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ from tallystick.node.http.admin_api import MAX_BODY_BYTES, AdminView, table_rout
 from tallystick.node.http.authentication import Authentication, add_headers, is_closed, json_bodies
 from tallystick.node.http.console import ConsoleView, make_console
 from tallystick.node.http.consumer_groups_api import ConsumerGroupsApi
+from tallystick.node.http.exposition import Form, form_for
 from tallystick.node.http.group_api import group_routes
 from tallystick.node.http.http_log import HttpLog
 from tallystick.node.http.json_api import refused
@@ -55,6 +56,7 @@ from tallystick.node.http.store_files_api import StoreFilesApi
 from tallystick.node.http.topics_api import TopicsApi
 from tallystick.node.http.users_api import users_routes
 from tallystick.node.remoting.server import bind
+from tallystick.node.remoting.turns import TURN_S
 from tallystick.node.tls.process import ProcessTls
 from tallystick.node.tls.settings import TlsMode
 from tallystick.store.limited_log import LimitedLog
@@ -80,7 +82,8 @@ class Probes:
 
     healthy: Callable[[], str | None]
     ready: Callable[[], str | None]
-    metrics: Callable[[], bytes]
+    metrics: Callable[[Form], Iterator[str]]
+    """Returns the page of metrics in pieces, each of which takes a short time."""
 
 
 def no_group() -> BrokerGroup | None:
@@ -111,8 +114,10 @@ def application(
     async def readyz(_: web.Request) -> web.Response:
         return answer(probes.ready(), 503)
 
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=probes.metrics(), headers={"Content-Type": "text/plain; version=0.0.4"})
+    async def metrics(request: web.Request) -> web.Response:
+        form = form_for(request.headers.get("Accept", ""))
+        body = await _in_turns(probes.metrics(form))
+        return web.Response(body=body, headers={"Content-Type": form.value})
 
     bodies = _Bodies()
     tokens, read_tokens = _token_file(settings.adminTokenFile), _token_file(settings.readTokenFile)
@@ -139,6 +144,17 @@ def application(
         guard.decides_itself = pages.covers
         pages.add_to(app)
     return app
+
+
+async def _in_turns(pieces: Iterator[str]) -> bytes:
+    """Joins a text whose pieces take long together: other work of the event loop runs between them."""
+    found, end_s = bytearray(), time.perf_counter() + TURN_S
+    for piece in pieces:
+        found += piece.encode()
+        if time.perf_counter() >= end_s:
+            await asyncio.sleep(0)
+            end_s = time.perf_counter() + TURN_S
+    return bytes(found)
 
 
 def _access_log(admin: AdminView | None) -> AccessLog:

@@ -440,6 +440,7 @@ class Connection(asyncio.Protocol):
             remark = f" request type {command.code} not supported"
             self._answer(command, command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
             return
+        command.received_s = self._clock()
         try:
             result = handler(self, command)
         except Exception as error:
@@ -487,6 +488,9 @@ class Connection(asyncio.Protocol):
         response.opaque = request.opaque
         response.flag |= FLAG_RESPONSE
         response.header_type = request.header_type
+        times = self.endpoint.times
+        if times is not None and request.received_s:  # otherwise nothing here serves its code
+            times.add(request.code, response.code, self._clock() - request.received_s)
         self.send(response)
 
     def _new_opaque(self) -> int:

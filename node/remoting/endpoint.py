@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.frames import FrameSource, FrameSplitter
+from tallystick.node.remoting.request_times import RequestTimes
 from tallystick.node.remoting.turns import Turns
 from tallystick.node.tls.handshakes import network_of
 from tallystick.store import memory_budget
@@ -62,8 +63,10 @@ class Endpoint:
         limits: Limits | None = None,
         clock: Callable[[], float] = time.monotonic,
         budget: MemoryBudget | None = None,
+        times: RequestTimes | None = None,
     ) -> None:
-        """`budget`: what its connections hold is charged to it; the process's, if None."""
+        """`budget`: what its connections hold is charged to it; the process's, if None. `times`: counts the answers to
+        requests, without those that handlers write to the connection themselves."""
         self.routes = {int(code): handler for code, handler in routes.items()}
         self.frame_source_factory: Callable[[Connection], FrameSource] = frame_source_factory or _plain_source
         self.idle_seconds = idle_seconds
@@ -71,6 +74,7 @@ class Endpoint:
         self.limits = limits or Limits()
         self.clock = clock
         self.budget = budget or memory_budget.PROCESS
+        self.times = times
         self.cut_last = False
         """Its connections are cut for memory only when there are no others: we made them, peers did not."""
         self.logger = logging.getLogger(f"tallystick.{name}")

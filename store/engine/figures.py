@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from tallystick.store.clock import steady_ms, wall_ms
-from tallystick.store.engine.put_times import Distribution, PutTimes
+from tallystick.store.engine.distribution import Distribution
+from tallystick.store.engine.put_times import PutTimes
 from tallystick.store.formats.record import store_timestamp
 
 if TYPE_CHECKING:
@@ -59,13 +60,23 @@ class Figures:
         """The durations of the syncs of the log since the start."""
         return Distribution(*self._log.sync_totals())
 
+    @property
+    def record_sizes(self) -> Distribution:
+        """The bytes of the records that this process stored since the start, without copied ones."""
+        return Distribution(*self._log.size_totals())
+
+    def answers(self) -> dict[int, Distribution]:
+        """The sends that the kernel stored and answered since the start: durations in ms, by the answer's code."""
+        limits, answers = self._log.answer_totals()
+        return {code: Distribution(limits, counts, total_ms) for code, (counts, total_ms) in answers.items()}
+
     def sample(self) -> None:
         """Notes what is needed for rates and distributions over time: call it once a second."""
         now_ms = steady_ms()
         self.put_times.settle(now_ms)
         self._reads.counts.sample(now_ms)
 
-    def _earliest_store_time(self) -> int:
+    def earliest_store_time(self) -> int:
         """Store time (ms) of the log's oldest record; -1 for an empty log."""
         record = self._reads.message_at(self._upkeep.min_pos + self._entry_header_bytes)
         return -1 if record is None else store_timestamp(record)
@@ -88,7 +99,7 @@ class Figures:
             "dispatchBehindBytes": str(self.dispatch_behind_bytes),
             "dispatchMaxBuffer": "0",
             "pageCacheLockTimeMills": "0",
-            "earliestMessageTimeStamp": str(self._earliest_store_time()),
+            "earliestMessageTimeStamp": str(self.earliest_store_time()),
             "putMessageEntireTimeMax": str(self.put_times.longest_ms),
             "putMessageDistributeTime": self.put_times.distribution(),
             "getMessageEntireTimeMax": str(self._reads.counts.longest_ms),

@@ -7,10 +7,13 @@ The engine uses only what the group has committed: dispatched, read and answered
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tallystick.store.clock import wall_ms
+from tallystick.store.engine.distribution import Tally
 from tallystick.store.engine.durability import LogParts
 from tallystick.store.engine.recovery import KeptLog
 from tallystick.store.engine.waiters import Waiters
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
 
 _FLUSH_SLAVE_TIMEOUT = 12
 """Fixed by the protocol: the answer's code for a send that was not committed in time."""
+
+
+_COMMIT_LIMITS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_MOST_WRITES = 10_000
+"""Writes that wait for a commit and are timed; older ones are not counted."""
 
 
 class ReplicaLog:
@@ -70,6 +78,9 @@ class GroupCommit:
         self._replica = replica
         self._committed_waiters = Waiters()
         self._committed = parts.recovered.committed_pos
+        self.commits = Tally(_COMMIT_LIMITS_S)
+        """How long the commits of this leader's writes took, in s."""
+        self._uncommitted: deque[tuple[int, float]] = deque(maxlen=_MOST_WRITES)  # end of a write, and when it was (s)
         self.keeps_all: Callable[[], bool] = lambda: False
         """Whether nothing of the log may be deleted. Any thread calls it."""
         self._count_from: dict[tuple[str, int], int] = {}
@@ -107,6 +118,8 @@ class GroupCommit:
     def log_written(self, written: int) -> None:
         """See `Durability`. The appender calls it before it requests the sync: waking that thread takes as long as
         sending to followers, and the way over a follower takes longer."""
+        if self.serving:
+            self._uncommitted.append((written, time.monotonic()))
         self._replica.log_written()
 
     def log_synced(self, flushed: int) -> None:
@@ -145,6 +158,8 @@ class GroupCommit:
     def commit(self, pos: int) -> None:
         """The group has committed the log up to `pos`: dispatches it for reads, and answers the senders (B1)."""
         self._committed = max(self._committed, pos)
+        while self._uncommitted and self._uncommitted[0][0] <= pos:
+            self.commits.add(time.monotonic() - self._uncommitted.popleft()[1])
         self._dispatcher.advance(self.readable_end)
         self._deliver(self._log.release(pos, wall_ms()))
         self._committed_waiters.resolve(pos)
@@ -188,6 +203,7 @@ class GroupCommit:
     def serve(self, serving: bool) -> None:
         """Sets whether this member accepts puts: a leader that is ready does (S11)."""
         self.serving = serving
+        self._uncommitted.clear()
         self._admission.set_hot(serving)
 
     def refuse_messages(self, reason: str | None) -> None:

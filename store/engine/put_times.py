@@ -12,7 +12,8 @@ from __future__ import annotations
 import bisect
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from tallystick.store.engine.distribution import Distribution
 
 CLASSES = (
     *("<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s"),
@@ -23,16 +24,6 @@ _LIMITS_MS = (1, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10_000)  #
 _PERIOD_MS = 60_000
 _WINDOWS_S = (10, 60, 600)
 _SAMPLES = max(_WINDOWS_S) + 1
-
-
-@dataclass(frozen=True, slots=True)
-class Distribution:
-    """How often a duration was in each class since the start. `limits_s`: of all classes but the last, in s."""
-
-    limits_s: Sequence[float]
-    counts: Sequence[int]
-    seconds: float
-    """All durations together."""
 
 
 class PutTimes:

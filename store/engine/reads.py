@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _MOST_LOOKS = 256
 _PLACED_BYTES = 36
 """Size of the head of a record, up to and including its position."""
+_TIMED_BYTES = 76
+"""Size of the head of a record, up to and including its store time, with the longest addresses."""
 _GET_STATUSES = tuple(GetStatus)
 
 
@@ -132,8 +134,9 @@ class Reads:
         codes: frozenset[int] | None,
         opaque: int,
         suggested: int,
-    ) -> tuple[bytes, int, int] | None:
-        """The result of `get_message` as the frame that answers a pull, with the number and bytes of its records.
+    ) -> tuple[bytes, int, int, int] | None:
+        """The result of `get_message` as the frame that answers a pull, with the number and bytes of its records, and
+        the offset that follows.
 
         None unless all records are sound and in memory: then use `get_message`.
         `opaque`: the pull's; `suggested`: the broker id from which to pull next.
@@ -209,6 +212,15 @@ class Reads:
         units = self.usable_units(topic, queue_id, offset, 1)
         record = self.message_at(units[0][0]) if units else None
         return -1 if record is None else store_timestamp(record)
+
+    def stored_at(self, topic: str, queue_id: int, offset: int) -> int:
+        """Like `store_time`, for figures: reads only the head of the record, and repairs nothing. -1 also for a message
+        whose place in the log has no record."""
+        units = self._dispatch.units(topic.encode(), queue_id, offset, 1)
+        if not units or not self._begins_at(units[0][0]):
+            return -1
+        head = self._dispatch.log_bytes(units[0][0], min(_TIMED_BYTES, units[0][1]))
+        return -1 if head is None or len(head) < _TIMED_BYTES else store_timestamp(head)
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """Store time (ms) of a queue's oldest message; -1 if there is none."""

@@ -201,6 +201,46 @@ def test_flushes_are_slow_if_more_than_one_of_a_hundred_is(slow: float, fires: b
     assert ("TallystickFlushSlow" in firing(found)) is fires
 
 
+LEADS = series("tally_group_leads", BROKER, (NOW_S, 1))
+OF_GROUP = {"topic": "created", "consumer_group": "billing"}
+
+
+@pytest.mark.parametrize(
+    ("age_s", "connected_h", "fires"),
+    [
+        (3601, [0], True),
+        (3599, [0], False),
+        (3601, [20], True),  # the consumers are down
+        (3601, [30], False),  # nobody uses the group now
+        (3601, [], False),
+    ],
+)
+def test_a_group_in_use_is_late_however_few_messages_wait(age_s: int, connected_h: list[int], fires: bool) -> None:
+    lag = "rocketmq_consumer_lag_latency_milliseconds"
+    found = [LEADS, series(lag, BROKER | OF_GROUP, (NOW_S, age_s * 1000.0))]
+    found.append(series(lag, BROKER | OF_GROUP | {"pod": "orders-0-1-0"}, (NOW_S, 1e9)))  # a follower's view
+    for hours in connected_h:
+        labels = BROKER | {"consumer_group": "billing"}
+        found.append(series("rocketmq_consumer_connections", labels, (NOW_S - hours * 3600, 1)))
+    alerts = firing(found)
+    assert ("TallystickConsumerLate" in alerts) is fires
+    assert [value for _, value in alerts.get("TallystickConsumerLate", {}).items()] == [age_s] * fires
+
+
+@pytest.mark.parametrize(
+    ("minutes", "fires"), [(NEVER, False), ({range(10, 11): 1.0}, True), ({range(20, 300): 5.0}, False)]
+)
+def test_dead_letters_fire_while_there_are_new_ones(minutes: dict[range, float], fires: bool) -> None:
+    found = [counter("rocketmq_send_to_dlq_messages_total", minutes, **OF_GROUP)]
+    assert ("TallystickDeadLetters" in firing(found)) is fires
+
+
+@pytest.mark.parametrize(("age_s", "fires"), [(0, False), (600, False), (601, True)])
+def test_an_old_half_message_fires(age_s: float, fires: bool) -> None:
+    found = [series("rocketmq_half_message_age_seconds", BROKER, (NOW_S, age_s))]
+    assert ("TallystickHalfMessagesOld" in firing(found)) is fires
+
+
 OF_CLUSTER = OPERATOR | {"cluster_namespace": "shop", "cluster": "orders"}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from jsonschema import Draft7Validator
-from metrics_page import documented_series
+from metrics_page import documented, documented_series
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "tallystick"
@@ -118,6 +118,60 @@ def test_alerts_and_dashboard_ask_for_metrics_of_the_reference(path: str) -> Non
     asked = set(re.findall(r"\b((?:rocketmq|tally|tallystick_operator|process)_[a-z0-9_]+)\b", text))
     assert len(asked) > 8
     assert asked - documented_series() == set()
+
+
+def expressions() -> dict[str, str]:
+    """Returns all queries of rules and dashboard, by where they are, without what helm fills in."""
+    rules = (CHART / "templates" / "prometheusrule.yaml").read_text()
+    found = re.findall(
+        r"- (?:alert|record): ([\w:]+).*\n +expr: (?:\|-\n)?((?:.*\n)+?)(?= +(?:for|labels|- |#)|\{)", rules
+    )
+    queries = {name: re.sub(r"\{\{.*?\}\}", "", text).replace("{ ", "{").replace("{,", "{") for name, text in found}
+    for panel in json.loads((CHART / "files" / "dashboard.json").read_text())["panels"]:
+        for target in panel["targets"]:
+            queries[f"{panel['title']} {target['refId']}"] = target["expr"]
+    return queries
+
+
+RECORDS = re.compile(r"\btallystick:[\w:]+")
+SERIES = re.compile(r"\b((?:rocketmq|tally|tallystick_operator|process)_[a-z0-9_]+)\b(?:\{([^}]*)\})?")
+OF_TARGETS = {"namespace", "pod", "job"}
+"""Labels that Prometheus adds."""
+
+
+def labels_of(series: str) -> set[str]:
+    """Returns the labels of a series, by docs/metrics.md."""
+    found = documented()
+    name = series if series in found else re.sub("_(bucket|sum|count)$", "", series)
+    return set(found[name][1]) | OF_TARGETS | ({"le"} if series.endswith("_bucket") else set())
+
+
+@pytest.mark.parametrize("name", expressions())
+def test_queries_ask_for_labels_that_their_metrics_have(name: str) -> None:
+    """Prometheus answers a query for a label that does not exist with nothing, and no alert fires."""
+    query = expressions()[name]
+    asked = SERIES.findall(query)
+    assert asked or RECORDS.search(query) or "up{" in query
+    for series, selectors in asked:
+        assert set(re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", selectors)) - labels_of(series) == set(), series
+    made = set(re.findall(r'label_replace\(.*?, "(\w+)",', query))
+    known = set[str]().union(*(labels_of(series) for series, _ in asked), made)
+    grouped = {label for part in re.findall(r"\b(?:by|on) \(([^)]*)\)", query) for label in part.split(", ")}
+    assert RECORDS.search(query) or grouped - known == set()
+
+
+def test_all_queries_are_looked_at() -> None:
+    rules = (CHART / "templates" / "prometheusrule.yaml").read_text()
+    dashboard = json.loads((CHART / "files" / "dashboard.json").read_text())
+    count = len(re.findall("^ +expr:", rules, re.MULTILINE))
+    assert len(expressions()) == count + sum(len(panel["targets"]) for panel in dashboard["panels"])
+
+
+def test_legends_have_labels_that_their_queries_keep() -> None:
+    for panel in json.loads((CHART / "files" / "dashboard.json").read_text())["panels"]:
+        for target in panel["targets"]:
+            kept = {label for part in re.findall(r"\bby \(([^)]*)\)", target["expr"]) for label in part.split(", ")}
+            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= kept, panel["title"]
 
 
 def test_the_dashboard_is_one() -> None:

@@ -31,7 +31,7 @@ MODELS = [
 
 def routes() -> set[tuple[str, str]]:
     view = ConsoleView(lambda: "", lambda: None, lambda: None, lambda: None)
-    app = application(Probes(lambda: None, lambda: None, lambda: b""), settings=HttpSettings(), console=view)
+    app = application(Probes(lambda: None, lambda: None, lambda form: iter(())), settings=HttpSettings(), console=view)
     return {
         (route.method, route.resource.canonical)
         for route in app.router.routes()

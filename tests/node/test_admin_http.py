@@ -35,7 +35,9 @@ class Node:
         self.broker: FakeBroker | None = self.fake
         self.member = FakeMember()
         view = AdminView(lambda: self.broker, lambda: "starting: the store is being recovered", dict)  # type: ignore[arg-type,return-value]
-        self.client = TestClient(TestServer(application(Probes(lambda: None, lambda: None, lambda: b""), admin=view)))
+        self.client = TestClient(
+            TestServer(application(Probes(lambda: None, lambda: None, lambda form: iter(())), admin=view))
+        )
 
     async def ask(self, method: str, path: str, body: Any = None) -> Answer:
         async with self.client.request(method, path, json=body) as answer:

@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 async def client(file: Path) -> AsyncIterator[TestClient]:
     admin = AdminView(lambda: None, lambda: "starting", lambda: {"phase": "starting"})
     app = application(
-        Probes(lambda: None, lambda: None, lambda: b"m 1\n"),
+        Probes(lambda: None, lambda: None, lambda form: iter(["m 1\n"])),
         admin=admin,
         settings=HttpSettings(adminTokenFile=str(file)),
     )

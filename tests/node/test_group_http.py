@@ -107,7 +107,7 @@ async def group() -> FakeGroup:
 
 @pytest.fixture
 async def place(group: FakeGroup) -> AsyncIterator[str]:
-    probes = Probes(lambda: None, lambda: None, lambda: b"")
+    probes = Probes(lambda: None, lambda: None, lambda form: iter(()))
     server = TestServer(application(probes, lambda: group))  # type: ignore[arg-type,return-value]
     await server.start_server()
     yield f"127.0.0.1:{server.port}"
@@ -240,7 +240,7 @@ async def test_an_unknown_member_is_not_added(place: str, group: FakeGroup, caps
 
 
 async def test_there_is_no_group() -> None:
-    server = TestServer(application(Probes(lambda: None, lambda: None, lambda: b"")))
+    server = TestServer(application(Probes(lambda: None, lambda: None, lambda form: iter(()))))
     await server.start_server()
     assert await run(f"127.0.0.1:{server.port}", "status") == 1
     await server.close()

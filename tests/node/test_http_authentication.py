@@ -37,7 +37,7 @@ PROBES = ("/healthz", "/readyz", "/metrics")
 @asynccontextmanager
 async def port(settings: HttpSettings = HttpSettings()) -> AsyncIterator[TestClient[Any, Any]]:  # noqa: B008
     admin = AdminView(lambda: None, lambda: "starting", lambda: {"phase": "starting"})
-    app = application(Probes(lambda: None, lambda: None, lambda: b"m 1\n"), admin=admin, settings=settings)
+    app = application(Probes(lambda: None, lambda: None, lambda form: iter(["m 1\n"])), admin=admin, settings=settings)
     async with TestClient(TestServer(app)) as client:
         yield client
 

@@ -23,7 +23,7 @@ class Port:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        probes = Probes(lambda: None, lambda: None, lambda: b"metrics")
+        probes = Probes(lambda: None, lambda: None, lambda form: iter(["metrics"]))
         self.server = HttpServer(HttpSettings(host="127.0.0.1", port=0), probes)
         self.port = 0
         self.links: list[Link] = []

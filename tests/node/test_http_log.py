@@ -20,7 +20,7 @@ async def lines(
     caplog: pytest.LogCaptureFixture, settings: HttpSettings, *requests: tuple[str, str, dict[str, str]]
 ) -> list[dict[str, Any]]:
     """The lines that these requests (method, path, headers) leave."""
-    app = application(Probes(lambda: None, lambda: None, lambda: b""), settings=settings)
+    app = application(Probes(lambda: None, lambda: None, lambda form: iter(())), settings=settings)
     with caplog.at_level(logging.INFO, "tallystick.access"):
         async with TestClient(TestServer(app)) as client:
             for method, path, headers in requests:

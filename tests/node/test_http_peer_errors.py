@@ -40,7 +40,7 @@ async def _send(port: int, data: bytes) -> bytes:
 )
 async def test_a_flood_is_one_line_without_a_traceback(caplog: pytest.LogCaptureFixture, data: bytes) -> None:
     caplog.set_level(logging.INFO)
-    probes = Probes(healthy=lambda: None, ready=lambda: None, metrics=lambda: b"")
+    probes = Probes(healthy=lambda: None, ready=lambda: None, metrics=lambda form: iter(()))
     server = HttpServer(HttpSettings(host="127.0.0.1", port=0), probes)
     port = await server.start()
     try:

@@ -47,9 +47,11 @@ class Load:
     async def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Command:
         return await self.client.call(self.address, Command(code, ext=ext, body=body), 10)
 
-    async def send(self, topic: str, properties: str = "", *, sys_flag: int = 0, queue: int = 0) -> Command:
+    async def send(
+        self, topic: str, properties: str = "", *, sys_flag: int = 0, queue: int = 0, born_ms: int = 1_600_000_000_000
+    ) -> Command:
         ext = {
-            "a": "pg", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": str(sys_flag), "g": "1600000000000",
+            "a": "pg", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": str(sys_flag), "g": str(born_ms),
             "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
         }  # fmt: skip
         return await self.ask(RequestCode.SEND_MESSAGE_V2, ext, BODY)
@@ -61,6 +63,16 @@ class Load:
             "expressionType": "TAG",
         }  # fmt: skip
         return await self.ask(RequestCode.PULL_MESSAGE, ext)
+
+    async def end(self, half: dict[str, str], verdict: str) -> None:
+        """Ends a transaction: 8 commits, 12 rolls back. `half`: the fields of the answer to its half message."""
+        fields = {
+            "producerGroup": "pg", "tranStateTableOffset": half["queueOffset"],
+            "commitLogOffset": str(int(half["msgId"][16:], 16)), "commitOrRollback": verdict,
+            "fromTransactionCheck": "false",
+        }  # fmt: skip
+        answer = await self.ask(RequestCode.END_TRANSACTION, fields)
+        assert answer.code == 0, answer.remark
 
     def metrics(self) -> dict[tuple[str, ...], float]:
         """Every sample by name and the values of its labels, by their names."""
@@ -88,19 +100,28 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.fixture
-async def load(tmp_path: Path) -> AsyncIterator[Load]:
+async def started(folder: Path) -> Load:
     settings = BrokerSettings(
-        brokerIP1="127.0.0.1", bindAddress="127.0.0.1", listenPort=0, brokerName="b", brokerClusterName="C"
+        brokerIP1="127.0.0.1",
+        bindAddress="127.0.0.1",
+        listenPort=0,
+        brokerName="b",
+        brokerClusterName="C",
+        transactionTimeOut=500,
     )
     changes = dict(item.split("=") for item in SMALL) | {
-        "storePathRootDir": str(tmp_path / "store"), "messageDelayLevel": "1s 1h",
+        "storePathRootDir": str(folder / "store"), "messageDelayLevel": "1s 1h",
     }  # fmt: skip
     broker = await Broker.start(settings, parse_text(StoreSettings(), changes, "test"))
-    load = Load(broker)
+    return Load(broker)
+
+
+@pytest.fixture
+async def load(tmp_path: Path) -> AsyncIterator[Load]:
+    load = await started(tmp_path)
     yield load
     await load.client.close()
-    await broker.stop()
+    await load.broker.stop()
 
 
 def records(answer: Command) -> list[Record]:
@@ -126,15 +147,9 @@ async def test_every_figure_says_what_was_counted(load: Load) -> None:
         properties = f"TRAN_MSG\x01true\x02PGROUP\x01pg\x02UNIQ_KEY\x01tx{number}\x02"
         half = await load.send("X", properties, sys_flag=4)
         assert half.code == 0 and half.ext is not None
-        ends.append((half.ext, f"tx{number}"))
-    for (ext, name), verdict in zip(ends, ("8", "12", "8"), strict=True):  # commit, roll back, commit
-        offset = int(ext["msgId"][16:], 16)
-        fields = {
-            "producerGroup": "pg", "tranStateTableOffset": ext["queueOffset"], "commitLogOffset": str(offset),
-            "commitOrRollback": verdict, "msgId": name, "transactionId": name, "fromTransactionCheck": "false",
-        }  # fmt: skip
-        answer = await load.ask(RequestCode.END_TRANSACTION, fields)
-        assert answer.code == 0, answer.remark
+        ends.append(half.ext)
+    for ext, verdict in zip(ends, ("8", "12", "8"), strict=True):
+        await load.end(ext, verdict)
     for _ in range(REFUSED):
         assert (await load.send("T", queue=99)).code != 0
     beat = {
@@ -185,7 +200,26 @@ async def test_every_figure_says_what_was_counted(load: Load) -> None:
     assert figures["rocketmq_messages_out_total", "cg", "T"] == HOT
     assert figures["rocketmq_throughput_out_total", "cg", "T"] == pulled_bytes == HOT * size
     assert figures["rocketmq_send_back_total", "cg", "T"] == BACK + 1
+    assert figures["rocketmq_send_to_dlq_messages_total", "cg", "T"] == 1
     assert figures["rocketmq_consumer_lag_messages", "cg", "T"] == HOT - 50
+    assert figures["rocketmq_consumer_inflight_messages", "cg", "T"] == HOT - 50, "all were pulled"
+    assert figures["rocketmq_consumer_ready_messages", "cg", "T"] == 0
+    oldest_ms = time.time() * 1000 - got[50].store_timestamp_ms
+    assert 0 < figures["rocketmq_consumer_lag_latency_milliseconds", "cg", "T"] <= oldest_ms
+    assert figures["rocketmq_consumer_queueing_latency_milliseconds", "cg", "T"] == 0
+    assert figures["rocketmq_message_size_count",] == sum(stored.values())
+    assert figures["rocketmq_message_size_sum",] == broker.store.max_pos
+    assert figures["rocketmq_commit_messages_total", "X"] == 2
+    assert figures["rocketmq_rollback_messages_total", "X"] == 1
+    assert figures["rocketmq_finish_message_latency_seconds_count",] == HALVES
+    assert figures["rocketmq_half_message_age_seconds",] == 0
+    assert ("rocketmq_half_messages", "X") not in figures
+    rpc = "rocketmq_rpc_latency_milliseconds_count"
+    assert figures[rpc, "false", "remoting", "send_message_v2", "success"] == HOT + COLD + DELAYED + HALVES
+    assert figures[rpc, "false", "remoting", "send_message_v2", "system_error"] == REFUSED
+    assert figures[rpc, "false", "remoting", "pull_message", "success"] == pulls
+    assert figures[rpc, "false", "remoting", "pull_message", "pull_not_found"] == 4
+    assert figures["rocketmq_storage_message_reserve_time_milliseconds",] > 0
     assert figures["rocketmq_consumer_connections", "cg"] == figures["rocketmq_producer_connections", "pg"] == 1
     assert figures["rocketmq_connections",] == 1
     assert figures["rocketmq_held_pulls",] == 0
@@ -200,7 +234,7 @@ async def test_every_figure_says_what_was_counted(load: Load) -> None:
 
     # Each metric has a sample, with the labels of the reference. This broker has no access control.
     parts = "Broker", "Port for slaves"
-    expected_names = documented(*parts).keys() - {"rocketmq_acl_denied_requests_total"}
+    expected_names = documented(*parts).keys() - {"rocketmq_acl_denied_requests_total", "rocketmq_half_messages"}
     assert check_page(BrokerMetrics(broker).text().decode(), *parts) == expected_names
 
     # The counters of 315.
@@ -289,6 +323,73 @@ async def test_held_pulls_and_connections_are_counted_while_they_are_there(load:
     assert (await held).code == 0
     assert load.metrics()["rocketmq_held_pulls",] == 0
     assert load.metrics()["rocketmq_messages_out_total", "cg", "T"] == 1
+
+    rpc = "rocketmq_rpc_latency_milliseconds_count"
+    assert load.metrics()[rpc, "true", "remoting", "pull_message", "success"] == 1
+
+
+async def test_half_messages_are_open_until_they_end_also_those_from_before_a_start(tmp_path: Path) -> None:
+    """They are old enough for a check when they are sent."""
+    load = await started(tmp_path)
+    ends = []
+    for number in range(3):
+        properties = f"TRAN_MSG\x01true\x02PGROUP\x01pg\x02UNIQ_KEY\x01tx{number}\x02"
+        half = await load.send("X" if number else "Y", properties, sys_flag=4, born_ms=load.broker.now_ms() - 1000)
+        assert half.code == 0 and half.ext is not None
+        ends.append(half.ext)
+    assert (load.metrics()["rocketmq_half_messages", "X"], load.metrics()["rocketmq_half_messages", "Y"]) == (2, 1)
+    assert load.metrics()["rocketmq_half_message_age_seconds",] >= 1
+    await load.end(ends[1], "12")
+    assert load.metrics()["rocketmq_half_messages", "X"] == 1
+    await load.client.close()
+    await load.broker.stop()
+
+    load = await started(tmp_path)
+    broker = load.broker
+    await until(lambda: broker.store.figures.dispatch_behind_bytes == 0)
+    assert load.metrics()["rocketmq_half_message_age_seconds",] == 0, "no round has looked yet"
+    await broker.transactions.check(broker.now_ms())
+    found = load.metrics()
+    assert (found["rocketmq_half_messages", "X"], found["rocketmq_half_messages", "Y"]) == (1, 1)
+    assert broker.store.queues.max_offset("RMQ_SYS_TRANS_HALF_TOPIC", 0) == 5, "both were copied and asked for"
+    await load.end(ends[0], "8")
+    assert ("rocketmq_half_messages", "Y") not in load.metrics(), "the end of the first copy ends the others"
+    await load.client.close()
+    await broker.stop()
+
+
+async def test_series_end_with_their_topic_and_their_group(load: Load) -> None:
+    broker = load.broker
+    for topic in ("T", "Stays"):
+        for _ in range(3):
+            assert (await load.send(topic)).code == 0
+        await until(lambda topic=topic: broker.store.queues.max_offset(topic, 0) == 3)  # type: ignore[misc]
+        for group in ("cg", "other"):
+            answer = await load.pull(topic, 0, group)
+            assert answer.code == 0
+            fields = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "1"}
+            assert (await load.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code == 0
+            fields = {"offset": str(records(answer)[0].pos), "group": group, "delayLevel": "-1", "originTopic": topic}
+            assert (await load.ask(RequestCode.CONSUMER_SEND_MSG_BACK, fields)).code == 0
+
+    def named(name: str) -> set[str]:
+        return {key[0] for key in load.metrics() if name in key[1:]}
+
+    of_groups = {
+        *("rocketmq_messages_out_total", "rocketmq_throughput_out_total", "rocketmq_send_back_total"),
+        *("rocketmq_send_to_dlq_messages_total", "rocketmq_consumer_lag_messages"),
+        *("rocketmq_consumer_lag_latency_milliseconds", "rocketmq_consumer_inflight_messages"),
+        *("rocketmq_consumer_ready_messages", "rocketmq_consumer_queueing_latency_milliseconds"),
+    }
+    of_topics = of_groups | {"rocketmq_messages_in_total", "rocketmq_throughput_in_total"}
+    assert named("T") == of_topics and named("cg") == of_groups
+    assert (await load.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+    fields = {"groupName": "cg", "cleanOffset": "true"}
+    assert (await load.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, fields)).code == 0
+    assert named("T") == named("cg") == set()
+    assert named("Stays") == of_topics and named("other") == of_groups
+    assert broker.pulled.queues("cg", "Stays") == broker.pulled.queues("other", "T") == {}
+    assert broker.pulled.queues("other", "Stays") == {0: 3}
 
 
 async def test_tables_that_cannot_be_saved_are_counted_until_they_are_saved(

@@ -7,9 +7,11 @@ import pytest
 from fake_broker import FakeBroker
 from prometheus_client.parser import text_string_to_metric_families
 
-from tallystick.node.http import metrics
+from tallystick.node.http import metric, metrics
+from tallystick.node.http.exposition import Form
 from tallystick.node.http.metrics import BrokerMetrics
-from tallystick.store.engine.put_times import Distribution
+from tallystick.node.remoting.request_times import LIMITS_MS
+from tallystick.store.engine.distribution import Distribution
 from tallystick.store.finding_log import FindingLog
 from tallystick.store.findings import FindingKind
 
@@ -19,10 +21,24 @@ OF_ROCKETMQ = {
     "rocketmq_messages_out_total",
     "rocketmq_throughput_in_total",
     "rocketmq_throughput_out_total",
+    "rocketmq_message_size",
+    "rocketmq_send_to_dlq_messages_total",
+    "rocketmq_half_messages",
+    "rocketmq_commit_messages_total",
+    "rocketmq_rollback_messages_total",
+    "rocketmq_rpc_latency_milliseconds",
     "rocketmq_consumer_lag_messages",
+    "rocketmq_consumer_lag_latency_milliseconds",
+    "rocketmq_consumer_inflight_messages",
+    "rocketmq_consumer_ready_messages",
+    "rocketmq_consumer_queueing_latency_milliseconds",
     "rocketmq_consumer_connections",
     "rocketmq_producer_connections",
-    "rocketmq_storage_size",
+    "rocketmq_storage_size_bytes",
+    "rocketmq_storage_message_reserve_time_milliseconds",
+    "rocketmq_storage_dispatch_behind_bytes",
+    "rocketmq_topic_number",
+    "rocketmq_consumer_group_number",
     "rocketmq_storage_flush_behind_bytes",
     "rocketmq_broker_permission",
 }
@@ -39,12 +55,19 @@ class MeasuredBroker(FakeBroker):
         self.uncounted: list[tuple[str, int, int]] = []
         self.ends: dict[tuple[str, int], int] = {}
         self.failing_tables: list[Any] = []
+        self.answers: dict[int, Distribution] = {}
+        self.earliest_ms = -1
+        self.store_times: dict[tuple[str, int, int], int] = {}
+        self.looks = 0
         store = SimpleNamespace(
             max_pos=1000,
             min_pos=100,
             flushed_pos=900,
             figures=SimpleNamespace(
                 dispatch_behind_bytes=50,
+                record_sizes=Distribution([1024], [2, 1], 5000),
+                answers=lambda: self.answers,
+                earliest_store_time=lambda: self.earliest_ms,
                 damaged_records=2,
                 syncs=Distribution([0.25, 1.0], [3, 0, 1], 4.5),
                 put_times=SimpleNamespace(failed_in_kernel=2, acknowledged=lambda: Distribution([0.001], [7, 1], 0.5)),
@@ -56,10 +79,17 @@ class MeasuredBroker(FakeBroker):
             media=SimpleNamespace(unreadable_bytes=0),
             scrub=SimpleNamespace(total_bytes=7, bytes_per_second=5, age_seconds=3.0),
             queues=SimpleNamespace(
-                names=lambda: list(self.ends), max_offset=lambda topic, queue: self.ends[topic, queue]
+                names=lambda: list(self.ends),
+                max_offset=lambda topic, queue: self.ends[topic, queue],
+                min_offset=lambda topic, queue: 0,
             ),
+            reads=SimpleNamespace(stored_at=self._stored_at),
         )
         self.store: Any = store
+
+    def _stored_at(self, topic: str, queue_id: int, offset: int) -> int:
+        self.looks += 1
+        return self.store_times.get((topic, queue_id, offset), -1)
 
     def count_puts(self) -> None:
         while self.uncounted:
@@ -136,6 +166,82 @@ def test_lag_is_what_a_group_has_not_read(broker: MeasuredBroker) -> None:
     assert list(page(broker)["rocketmq_consumer_lag_messages"].values()) == [6]
 
 
+def test_lag_is_in_flight_or_ready_and_has_the_age_of_its_oldest_message(broker: MeasuredBroker) -> None:
+    now_ms = broker.now_ms()
+    broker.ends = {("T", 0): 10, ("T", 1): 5, ("T", 2): 5}
+    for queue_id, committed in ((0, 4), (1, 5), (2, 1)):
+        broker.offsets.commit("g", "T", queue_id, committed)
+    broker.pulled.note("g", "T", 0, 7)
+    broker.pulled.note("g", "T", 2, 99)  # ahead: as after the topic was created again
+    broker.store_times = {("T", 0, 4): now_ms - 3000, ("T", 0, 7): now_ms - 1000, ("T", 2, 1): now_ms - 9000}
+    found = page(broker)
+    figures = {name: list(found[f"rocketmq_consumer_{name}"].values()) for name in (
+        "lag_messages", "inflight_messages", "ready_messages", "lag_latency_milliseconds",
+        "queueing_latency_milliseconds",
+    )}  # fmt: skip
+    assert figures == {
+        "lag_messages": [10],
+        "inflight_messages": [3 + 4],
+        "ready_messages": [3],
+        "lag_latency_milliseconds": [9000],
+        "queueing_latency_milliseconds": [1000],
+    }
+
+
+def test_a_group_that_does_not_move_costs_no_reads_of_the_log(broker: MeasuredBroker) -> None:
+    broker.ends = {("T", 0): 10}
+    broker.offsets.commit("g", "T", 0, 4)
+    broker.store_times = {("T", 0, 4): 1, ("T", 0, 5): 2}
+    part = BrokerMetrics(broker)  # type: ignore[arg-type]
+    part.text()
+    assert broker.looks == 1
+    part.text()
+    assert broker.looks == 1
+    broker.offsets.commit("g", "T", 0, 5)
+    part.text()
+    assert broker.looks == 2
+
+
+def test_lags_of_many_groups_are_read_in_steps(broker: MeasuredBroker) -> None:
+    """Who serves the page can do other work between the pieces: none of them has more than a few groups."""
+    for number in range(100):
+        broker.ends[f"T{number}", 0] = 10
+        broker.offsets.commit("g", f"T{number}", 0, 4)
+    before, most = 0, 0
+    for _ in BrokerMetrics(broker).pieces(Form.TEXT):  # type: ignore[arg-type]
+        before, most = broker.looks, max(most, broker.looks - before)
+    assert broker.looks == 200, "the oldest message that is not committed, and the one that is not pulled"
+    assert most <= 40
+
+
+def test_answers_to_requests_are_counted_by_their_codes(broker: MeasuredBroker) -> None:
+    """Those of the kernel and of the processors to the same kind of request are one series."""
+    classes = [0] * 10
+    broker.answers = {0: Distribution(LIMITS_MS, [5, 1, *classes[2:]], 7)}
+    broker.request_times.add(310, 0, 0.004)
+    broker.request_times.add(11, 0, 2.5, held=True)
+    found = page(broker)
+    sends = ("false", "remoting", "send_message_v2", "success")
+    assert found["rocketmq_rpc_latency_milliseconds_count"] == {
+        sends: 7,
+        ("true", "remoting", "pull_message", "success"): 1,
+    }
+    assert found["rocketmq_rpc_latency_milliseconds_sum"][sends] == 11
+    buckets = {
+        key[1]: value
+        for key, value in found["rocketmq_rpc_latency_milliseconds_bucket"].items()
+        if "send_message_v2" in key
+    }
+    assert (buckets["1.0"], buckets["3.0"], buckets["5.0"], buckets["+Inf"]) == (5, 6, 7, 7)
+
+
+def test_the_age_of_the_log_has_no_series_while_it_is_empty(broker: MeasuredBroker) -> None:
+    name = "rocketmq_storage_message_reserve_time_milliseconds"
+    assert name not in page(broker)
+    broker.earliest_ms = broker.now_ms() - 5000
+    assert page(broker)[name] == {(): 5000}
+
+
 def test_clients_of_a_group(broker: MeasuredBroker) -> None:
     broker.producer("writers")
     broker.producer("writers", "p@2")
@@ -150,7 +256,7 @@ def test_labels_that_need_escapes(broker: MeasuredBroker) -> None:
 def test_clients_cannot_make_the_page_grow_without_bound(
     broker: MeasuredBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "MAX_SERIES", 10)
+    monkeypatch.setattr(metric, "MAX_SERIES", 10)
     for number in range(25):
         broker.stats.put(f"T{number:02}", 1, 100)
         broker.ends[f"T{number:02}", 0] = 1
@@ -164,7 +270,9 @@ def test_clients_cannot_make_the_page_grow_without_bound(
     ):
         assert len(found[name]) == 11
         assert found[name][rest] == 15, "nothing is lost, only the names"
+        assert found["rocketmq_series_left_out"][name,] == 15
     assert found["rocketmq_throughput_in_total"]["(other)",] == 1500
+    assert found["rocketmq_series_left_out"]["rocketmq_messages_out_total",] == 0
     assert sum(found["rocketmq_messages_in_total"].values()) == 25
 
 
@@ -172,6 +280,6 @@ def test_only_members_of_a_group_count_as_unreachable() -> None:
     """`dLegerPeers` of a group of three in Kubernetes names five processes. Two of them were never started."""
     peers = [SimpleNamespace(member=number, connected=number == 1) for number in (1, 2, 3, 4)]
     status = SimpleNamespace(voters=(0, 1), learners=(2,), peers=peers)
-    view: Any = metrics.GroupView(leads=True, in_sync=True, status=status)  # type: ignore[arg-type]
+    view: Any = metrics.GroupView(leads=True, in_sync=True, status=status, commits=Distribution([], [0], 0))  # type: ignore[arg-type]
     (connected,) = [each for each in metrics.GROUP_METRICS if each.name == "tally_group_connected"]
     assert dict(connected.read(view)) == {("n1",): 1, ("n2",): 0}  # type: ignore[arg-type]

@@ -44,6 +44,20 @@ def test_every_metric_is_described() -> None:
             assert metric.unit == unit or not metric.name.endswith(suffix), metric.name
 
 
+def test_each_metric_of_rocketmq_exists_or_has_a_reason() -> None:
+    found = reference()
+    theirs = found.rocketmq()
+    here = {name: found.comparison(name, each) for name, each in theirs.items()}
+    assert all(here.values()) and len(here) > 20
+    own = {metric.name: metric.type for metric in found.declared("Broker")}
+    assert {name: own[name] for name, text in here.items() if text.startswith("yes")} == {
+        name: theirs[name]["type"] for name, text in here.items() if text.startswith("yes")
+    }
+    assert all(any(name.startswith(begin) for name in theirs) for begin in (*found.ABSENT, *found.NOTES))
+    with pytest.raises(KeyError, match="rocketmq_new_metric"):
+        found.comparison("rocketmq_new_metric", {"labels": []})
+
+
 REGISTRATION = {
     "brokerName": "b", "brokerAddr": "127.0.0.1:10911", "clusterName": "c", "brokerId": "-1",
     "haServerAddr": "127.0.0.1:10912", "compressed": "false", "bodyCrc32": "0",

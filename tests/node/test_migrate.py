@@ -77,7 +77,7 @@ async def served(w: World, broker: Broker) -> AsyncIterator[str]:
 
     http = HttpServer(
         HttpSettings(port=0, host="127.0.0.1"),
-        Probes(lambda: None, broker.unready, lambda: b""),
+        Probes(lambda: None, broker.unready, lambda form: iter(())),
         lambda: None,
         AdminView(lambda: broker, lambda: "starting", node),
     )

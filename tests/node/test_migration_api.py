@@ -39,7 +39,7 @@ async def port(folder: Path, broker: Broker | None = None, *, with_token: bool =
     file = folder / "token"
     file.write_text("secret")
     view = AdminView(lambda: broker, lambda: "this process is only a name server", dict)
-    probes = Probes(lambda: None, lambda: None, lambda: b"")
+    probes = Probes(lambda: None, lambda: None, lambda form: iter(()))
     app = application(probes, admin=view, settings=HttpSettings(adminTokenFile=str(file) if with_token else ""))
 
     async def ask(path: str, body: Any, headers: dict[str, str] = BEARER) -> tuple[int, Any]:

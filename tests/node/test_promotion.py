@@ -373,7 +373,7 @@ async def test_slaves_copy_the_promoted_broker_and_the_old_master_is_one(tmp_pat
 async def test_the_http_port_promotes_and_says_why_not(tmp_path: Path) -> None:
     async with ready(tmp_path) as (w, broker):
         view = AdminView(lambda: broker, lambda: "starting", lambda: {})
-        app = application(Probes(lambda: None, broker.unready, lambda: b""), admin=view)
+        app = application(Probes(lambda: None, broker.unready, lambda form: iter(())), admin=view)
         async with TestClient(TestServer(app)) as client:
             metrics = BrokerMetrics(broker).text().decode()
             assert "tally_copy_follows{" in metrics and 'problem="diverged"' in metrics
@@ -392,7 +392,7 @@ async def test_the_http_port_promotes_and_says_why_not(tmp_path: Path) -> None:
     )
     view = AdminView(lambda: other, lambda: "starting", lambda: {})
     async with TestClient(
-        TestServer(application(Probes(lambda: None, other.unready, lambda: b""), admin=view))
+        TestServer(application(Probes(lambda: None, other.unready, lambda form: iter(())), admin=view))
     ) as client:
         answer = await client.post("/promotion")
         assert answer.status == 404 and "not a slave" in (await answer.json())["error"]

@@ -24,12 +24,14 @@ from tallystick.node.broker.tables.consumer_groups import SubscriptionGroup, Sub
 from tallystick.node.broker.tables.filters import ConsumerFilterTable
 from tallystick.node.broker.tables.first_offsets import FirstOffsets
 from tallystick.node.broker.tables.offsets import ConsumerOffsets
+from tallystick.node.broker.tables.pulled import PulledOffsets
 from tallystick.node.broker.tables.subscriptions import SubscriptionData
 from tallystick.node.broker.tables.topics import TopicConfig, TopicTable
 from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.codec import decode, encode
 from tallystick.node.remoting.command import Command, HeaderType, ResponseError
 from tallystick.node.remoting.frames import FrameSplitter
+from tallystick.node.remoting.request_times import RequestTimes
 from tallystick.store._kernel import string_hash
 from tallystick.store.formats import properties
 from tallystick.store.formats.message import GetResult, GetStatus, Host, PutResult, PutStatus, QueryResult
@@ -169,6 +171,8 @@ class World:
         self.consumers.on_subscribed.append(self.filters.register)
         self.consumers.on_gone.append(self.filters.unregister)
         self.stats = BrokerStats("c", self.now_ms)
+        self.pulled = PulledOffsets()
+        self.request_times = RequestTimes()
         self.holds = HoldTable(self.store, limit=3)
         self.quotas = Quotas(self)  # type: ignore[arg-type]
         self.processor = PullProcessor(self)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from engine_lab import HOST, PEER, send_frame
 
+from tallystick.node.remoting.request_times import LIMITS_MS
 from tallystick.store._kernel import Door, Log
 from tallystick.store.engine.put_times import CLASSES, GetCounts, PutTimes
 
@@ -99,13 +100,20 @@ def test_totals_separate_what_was_acknowledged_from_what_failed(tmp_path: Path) 
     assert sum(taken) == 7
     kernel = [2, 1, 1, 0, 0, 0, 1, *[0] * 6]
     assert log.put_totals() == (kernel, 719, 2)
+    limits, answers = log.answer_totals()
+    assert limits == list(LIMITS_MS)
+    assert answers == {
+        0: ([1, 0, 0, 0, 2, 0, 1, 0, 0, 0], 719),
+        1: ([0] * 9 + [1], 20_000),
+        10: ([0] * 9 + [1], 6000),
+    }, "a oneway send has no answer"
     puts = PutTimes(log.take_put_times, log.put_totals, 0)
     puts.add(11)
     puts.add(4000, acknowledged=False)
     found = puts.acknowledged()
     assert found.counts == [2, 1, 2, 0, 0, 0, 1, *[0] * 6]
-    assert found.seconds == pytest.approx(0.73) and puts.failed_in_kernel == 2
-    assert found.limits_s[:4] == [0.001, 0.01, 0.05, 0.1] and len(found.limits_s) == len(CLASSES) - 1
+    assert found.total == pytest.approx(0.73) and puts.failed_in_kernel == 2
+    assert found.limits[:4] == [0.001, 0.01, 0.05, 0.1] and len(found.limits) == len(CLASSES) - 1
     puts.settle(70_000)
     assert puts.acknowledged() == found, "a new minute changes no total"
 

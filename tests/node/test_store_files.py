@@ -48,7 +48,7 @@ class Node:
         self.store = store
         owner = {"phase": "ready", "cluster": "lab", "group": "broker-a", "member": None}
         view = AdminView(self._broker, lambda: "starting: the store is being recovered, 25 %", lambda: owner)
-        self.app = application(Probes(lambda: None, lambda: None, lambda: b""), admin=view, **options)
+        self.app = application(Probes(lambda: None, lambda: None, lambda form: iter(())), admin=view, **options)
         self.client = TestClient(TestServer(self.app))
 
     def _broker(self) -> Any:

@@ -114,7 +114,7 @@ class ConsoleLab:
             tls=lambda: None,
             rules=lambda: self.access.control.accounts.rules if self.acl else None,
         )
-        probes = Probes(lambda: None, lambda: None, lambda: b"")
+        probes = Probes(lambda: None, lambda: None, lambda form: iter(()))
         self.server = HttpServer(self._http, probes, console=view)
         self.port = await self.server.start()
         self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())

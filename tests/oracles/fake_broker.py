@@ -20,10 +20,12 @@ from tallystick.node.broker.tables.consumer_groups import SubscriptionGroupTable
 from tallystick.node.broker.tables.first_offsets import FirstOffsets
 from tallystick.node.broker.tables.locks import QueueLocks
 from tallystick.node.broker.tables.offsets import ConsumerOffsets
+from tallystick.node.broker.tables.pulled import PulledOffsets
 from tallystick.node.broker.tables.topics import TopicTable
 from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.command import Command
 from tallystick.node.remoting.errors import RemotingConnectError
+from tallystick.node.remoting.request_times import RequestTimes
 from tallystick.store.formats.message import Host
 
 
@@ -90,6 +92,8 @@ class FakeBroker:
         self.topics = TopicTable(MemoryFile(), self.settings, self.now_ms)
         self.groups = SubscriptionGroupTable(MemoryFile(), self.settings, self.now_ms)
         self.offsets = ConsumerOffsets(offset_file or MemoryFile())
+        self.pulled = PulledOffsets()
+        self.request_times = RequestTimes()
         self.producers = ProducerTable()
         self.consumers = ConsumerTable()
         self.locks = QueueLocks()

@@ -170,6 +170,10 @@ class _Parser:
                 for labels, samples in selected.items()
                 if len(samples) > 1
             }
+        if name == "max_over_time":
+            selected = self._selected(self._next(), 0.0)
+            self._next(")")
+            return {labels: max(value for _, value in samples) for labels, samples in selected.items()}
         if name == "histogram_quantile":
             quantile = float(self._next())
             self._next(",")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 from own_parts import OwnParts
@@ -18,18 +19,21 @@ from tallystick.node.broker.processors.offsets import OffsetProcessor
 from tallystick.node.broker.quotas import Quotas
 from tallystick.node.broker.services.expiry import ExpiryService
 from tallystick.node.broker.services.stats import BrokerStats
+from tallystick.node.broker.services.transaction_figures import TransactionFigures
 from tallystick.node.broker.tables.clients import Client, ConsumerTable, ProducerTable
 from tallystick.node.broker.tables.consumer_groups import SubscriptionGroupTable
 from tallystick.node.broker.tables.filters import ConsumerFilterTable
 from tallystick.node.broker.tables.first_offsets import FirstOffsets
 from tallystick.node.broker.tables.locks import QueueLocks
 from tallystick.node.broker.tables.offsets import ConsumerOffsets
+from tallystick.node.broker.tables.pulled import PulledOffsets
 from tallystick.node.broker.tables.subscriptions import SubscriptionData
 from tallystick.node.broker.tables.topics import TopicTable
 from tallystick.node.core.configuration import change_while_running
 from tallystick.node.core.settings import BrokerSettings
 from tallystick.node.remoting.command import Command, ResponseError
 from tallystick.node.remoting.errors import RemotingTimeout
+from tallystick.node.remoting.request_times import RequestTimes
 from tallystick.store import fastjson
 from tallystick.store.engine.put_times import GetCounts, PutTimes
 from tallystick.store.formats.message import Host, Message, PutResult, PutStatus
@@ -195,6 +199,9 @@ class TableBroker:
         self.filters = ConsumerFilterTable(MemoryFile(), self.settings, self.now_ms)
         self.producers, self.consumers, self.locks = ProducerTable(), ConsumerTable(), QueueLocks()
         self.stats = BrokerStats("PeerCluster", self.now_ms)
+        self.pulled = PulledOffsets()
+        self.transactions = SimpleNamespace(figures=TransactionFigures())
+        self.request_times = RequestTimes()
         self.schedule = NoSchedule()
         self.timers = NoSchedule()
         self.expiry = ExpiryService(cast(Any, self), FirstOffsets(MemoryFile()))

@@ -102,6 +102,7 @@ class PullProcessor:
             answer = command.reply(ResponseCode.SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
         if isinstance(answer, Command):
             hold.connection.send(answer)
+            self._count(command, answer.code, held=True)
         return answer is not _Done.HELD
 
     def _pull(self, connection: Connection, command: Command, hold: Hold | None, expired: bool) -> Command | _Done:
@@ -127,10 +128,11 @@ class PullProcessor:
             broker.offsets.commit(group_name, topic, queue_id, request.commit_offset())
         if result.status is _FOUND:
             broker.stats.get(group_name, topic, result.count, len(result.body))
+            broker.pulled.note(group_name, topic, queue_id, result.next_begin_offset)
             broker.quotas.delivered(connection, command.user, result.count, len(result.body))
             if result.suggest_pulling_from_slave or settings.disableConsumeIfConsumerReadSlowly:
                 self._note_slow(group_name, topic, queue_id, result.body)
-            return self._send(connection, command, group, result, ResponseCode.SUCCESS)
+            return self._send(connection, command, group, result, ResponseCode.SUCCESS, held=hold is not None)
         code = _CODES[result.status]
         if code == ResponseCode.PULL_OFFSET_MOVED:
             code = self._moved_code(group, topic, queue_id, start, result)
@@ -143,7 +145,7 @@ class PullProcessor:
                 # Nothing at the end, but what lies between was looked at: the client continues after it
                 code = ResponseCode.PULL_RETRY_IMMEDIATELY
                 result.status = GetStatus.NO_MATCHED_MESSAGE
-        return self._send(connection, command, group, result, code)
+        return self._send(connection, command, group, result, code, held=hold is not None)
 
     # Answers
 
@@ -191,7 +193,14 @@ class PullProcessor:
         raise ResponseError(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
 
     def _send(
-        self, connection: Connection, command: Command, group: SubscriptionGroup, result: GetResult, code: int
+        self,
+        connection: Connection,
+        command: Command,
+        group: SubscriptionGroup,
+        result: GetResult,
+        code: int,
+        *,
+        held: bool,
     ) -> Command | _Done:
         body = result.body
         settings = self._broker.settings
@@ -219,4 +228,8 @@ class PullProcessor:
             len(body),
         )
         connection.write(head, body)
+        self._count(command, code, held=held)
         return _Done.SENT
+
+    def _count(self, command: Command, code: int, *, held: bool) -> None:
+        self._broker.request_times.add(command.code, code, time.monotonic() - command.received_s, held=held)

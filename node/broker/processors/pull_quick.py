@@ -10,6 +10,7 @@ it has no effect, and the frame takes the normal path.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from tallystick.node.access.control import By
@@ -17,7 +18,7 @@ from tallystick.node.access.signatures import signed_content
 from tallystick.node.broker.processors.pull_checks import PullChecks
 from tallystick.node.broker.processors.pull_request import COMMIT_OFFSET, PullRequest
 from tallystick.node.remoting.codec import decode
-from tallystick.node.remoting.codes import RequestCode
+from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, HeaderType, ResponseError
 from tallystick.node.remoting.errors import HeaderError
 from tallystick.store._kernel import DamageError, PullShapes
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tallystick.node.remoting.connection import Connection
 
 _PULLS = frozenset((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE))
+_PULL, _SUCCESS = int(RequestCode.PULL_MESSAGE), int(ResponseCode.SUCCESS)  # their hashes are computed at once
 _COMMIT, _OFFSET = "commitOffset", "queueOffset"
 _MOST_REQUESTS = 10_000  # the kernel remembers as many shapes
 
@@ -58,6 +60,7 @@ class QuickPulls:
         request = self._requests.get(number)
         if request is None:
             return False
+        begin_s = time.monotonic()
         broker = self._broker
         user = self._granted.get((number, connection.remote.ip), "")
         if broker.access is not None and not user:
@@ -85,12 +88,14 @@ class QuickPulls:
             return False  # the normal path tries again, and answers with the error if it meets it as well
         if found is None:
             return False
-        frame, count, size_bytes = found
+        frame, count, size_bytes, following = found
         if request.sys_flag & COMMIT_OFFSET and settings.brokerId == 0:
             broker.offsets.commit(request.group, topic, queue_id, commit_offset)
         broker.stats.get(request.group, topic, count, size_bytes)
+        broker.pulled.note(request.group, topic, queue_id, following)
         broker.quotas.delivered(connection, user, count, size_bytes)
         connection.write(frame)
+        broker.request_times.add(_PULL, _SUCCESS, time.monotonic() - begin_s)
         return True
 
     def learn(self, connection: Connection, header: bytes) -> None:

@@ -46,7 +46,14 @@ from tallystick.node.broker.services.timer_messages import (
     to_timer,
 )
 from tallystick.node.broker.services.timers import RecallError
-from tallystick.node.broker.tables.topics import RETRY_PREFIX, TIMER_TOPIC, TopicConfig, dlq_topic
+from tallystick.node.broker.tables.topics import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    RETRY_PREFIX,
+    TIMER_TOPIC,
+    TopicConfig,
+    dlq_topic,
+)
 from tallystick.node.core.settings import PERMISSION_WRITE
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import Command, ResponseError
@@ -103,11 +110,22 @@ class SendProcessor:
                 result = await self._recall(message.topic, stored)
             else:
                 result = await self._broker.store.writes.put(stored)
+                self._count(request, message, stored, result)
                 handle = handle_of(stored, self._broker.settings.brokerName)
         answer = put_answer(self._broker, command, result, queue_id)
         if handle is not None and result.status.stored:
             answer.ext = {**(answer.ext or {}), "recallHandle": handle}
         return answer
+
+    def _count(self, request: SendRequest, message: Message, stored: Message, result: PutResult) -> None:
+        """`message`: with the topic from which consumers will read it; `stored`: in the form in which it was put."""
+        if not result.status.stored:
+            return
+        if stored.topic == HALF_TOPIC:
+            self._broker.transactions.opened(result.queue_offset, message.topic, message.born_timestamp_ms)
+        elif message.topic != request.topic:  # it was tried too often
+            origin = properties.decode(message.properties).get(properties.RETRY_TOPIC, message.topic)
+            self._broker.stats.dead_letter(message.topic.removeprefix(DLQ_PREFIX), origin)
 
     async def _recall(self, topic: str, message: Message) -> PutResult:
         """A send with TIMER_DEL_UNIQKEY ends the timer with this unique key and time."""

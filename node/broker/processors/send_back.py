@@ -70,14 +70,18 @@ class SendBackProcessor:
         """Stores the message again. The answer has no fields."""
         message = self._message(command)
         if message is not None:
-            await rows_durable(self._broker, message.topic, message.queue_id, need_str(command.ext, "group"))
+            group = need_str(command.ext, "group")
+            await rows_durable(self._broker, message.topic, message.queue_id, group)
+            is_dead = message.topic == dlq_topic(group)
             message = self._delayed(message)
             result = await self._broker.store.writes.put(message)
             if result.status is not PutStatus.PUT_OK:
                 remark = f"{result.status.name} {result.detail}".strip()
                 raise ResponseError(ResponseCode.SYSTEM_ERROR, remark)
-            names = properties.decode(message.properties)
-            self._broker.stats.send_back(need_str(command.ext, "group"), names[properties.RETRY_TOPIC])
+            origin = properties.decode(message.properties)[properties.RETRY_TOPIC]
+            self._broker.stats.send_back(group, origin)
+            if is_dead:
+                self._broker.stats.dead_letter(group, origin)
         return None if command.is_oneway else command.reply()
 
     def _message(self, command: Command) -> Message | None:

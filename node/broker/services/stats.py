@@ -17,7 +17,7 @@ from typing import Any
 
 TOPIC_PUT_NUMS, TOPIC_PUT_SIZE = "TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE"
 GROUP_GET_NUMS, GROUP_GET_SIZE = "GROUP_GET_NUMS", "GROUP_GET_SIZE"
-SNDBCK_PUT_NUMS = "SNDBCK_PUT_NUMS"
+SNDBCK_PUT_NUMS, DLQ_PUT_NUMS = "SNDBCK_PUT_NUMS", "DLQ_PUT_NUMS"
 BROKER_PUT_NUMS, BROKER_GET_NUMS = "BROKER_PUT_NUMS", "BROKER_GET_NUMS"
 GROUP_GET_LATENCY = "GROUP_GET_LATENCY"
 GROUP_GET_FALL_SIZE, GROUP_GET_FALL_TIME = "GROUP_GET_FALL_SIZE", "GROUP_GET_FALL_TIME"
@@ -28,6 +28,7 @@ _NAMES = (
     GROUP_GET_NUMS,
     GROUP_GET_SIZE,
     SNDBCK_PUT_NUMS,
+    DLQ_PUT_NUMS,
     BROKER_PUT_NUMS,
     BROKER_GET_NUMS,
     GROUP_GET_LATENCY,
@@ -204,7 +205,13 @@ class BrokerStats:
 
     def send_back(self, group: str, topic: str, messages: int = 1) -> None:
         """Counts `messages` that a group could not process and sent back."""
-        self._add(SNDBCK_PUT_NUMS, f"{topic}@{group}", self._now_ms(), messages)
+        now_ms, key = self._now_ms(), f"{topic}@{group}"
+        self._add(SNDBCK_PUT_NUMS, key, now_ms, messages)
+        self._add(DLQ_PUT_NUMS, key, now_ms, 0, 0)  # seen before the first dead letter, which is then an increase
+
+    def dead_letter(self, group: str, topic: str) -> None:
+        """Counts a message that was stored as a dead letter of a group. `topic`: the one that it was first sent to."""
+        self._add(DLQ_PUT_NUMS, f"{topic}@{group}", self._now_ms(), 1)
 
     def get_latency(self, group: str, topic: str, queue_id: int, elapsed_ms: int) -> None:
         """Counts a pull that found messages and took `elapsed_ms` in the store."""

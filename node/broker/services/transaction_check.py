@@ -24,7 +24,7 @@ Pure: it only reads the store; the time is an argument. Source: TransactionalMes
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -187,6 +187,11 @@ class CheckRound:
         yield from self._walk()
         yield from self._follow()
 
+    @property
+    def ended(self) -> frozenset[int]:
+        """The halves that end by the op records which this round has read."""
+        return frozenset(self._ended)
+
     def _follow(self) -> Iterator[Pause]:
         """Moves `op_offset` over the records that concern only halves below `half_offset`."""
         while True:
@@ -310,9 +315,17 @@ class CopySearch:
     search is complete only at the end of the queue: until then call `steps` again later, it continues.
     """
 
-    def __init__(self, store: QueueReader, half_offset: int, links: HalfLinks) -> None:
+    def __init__(
+        self,
+        store: QueueReader,
+        half_offset: int,
+        links: HalfLinks,
+        on_half: Callable[[int, Record], None] = lambda offset, half: None,
+    ) -> None:
+        """`on_half`: gets each half that can be read, with its queue offset, when `links` knows its copies."""
         self._store = store
         self._links = links
+        self._on_half = on_half
         self._newest: dict[tuple[str, str], int] = {}
         self._offset = max(half_offset, store.queues.min_offset(HALF_TOPIC, QUEUE_ID))
 
@@ -337,6 +350,8 @@ class CopySearch:
             if identity in self._newest:
                 self._links.replace(self._newest[identity], self._offset)
             self._newest[identity] = self._offset
+        if half is not None:
+            self._on_half(self._offset, half)
 
 
 def _immunity_ms(half: Record) -> int | None:

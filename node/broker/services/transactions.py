@@ -32,11 +32,13 @@ from tallystick.node.broker.services.transaction_check import (
     Keep,
     Pause,
 )
+from tallystick.node.broker.services.transaction_figures import TransactionFigures
 from tallystick.node.broker.tables.topics import CHECK_MAX_TOPIC, HALF_TOPIC, OPERATION_TOPIC, TIMER_TOPIC
 from tallystick.node.remoting.codes import RequestCode, ResponseCode
 from tallystick.node.remoting.command import FLAG_ONEWAY, Command, ResponseError
 from tallystick.store.engine.age_clock import AgeClock
 from tallystick.store.engine.pace import Pace
+from tallystick.store.formats import properties
 from tallystick.store.formats.record import Record
 from tallystick.store.limited_log import RepeatedError
 
@@ -55,14 +57,25 @@ class TransactionService:
         self._broker = broker
         self._pace = Pace()
         self._age_clock = AgeClock(0, broker.now_ms(), broker.steady_ms())
+        self.figures = TransactionFigures()
         self._forget()
         self._timer: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self.asked = self.discarded = self.without_producer = 0
 
+    @property
+    def handles_halves(self) -> bool:
+        """Whether this broker checks transactions, so that it knows which half messages are open."""
+        return self._timer is not None
+
+    def opened(self, offset: int, topic: str, born_ms: int) -> None:
+        """The half message of a message for `topic` is stored at this offset of the half queue."""
+        self.figures.opened(self._links.first(offset), topic, born_ms)
+
     def _forget(self) -> None:
         """Drops what was found in the half queue, after another broker of the group has handled the queue."""
         self._links = HalfLinks()
+        self.figures.forget_open()
         self._unnoted: dict[int, None] = {}  # ended halves whose op record could not be stored
         self._offsets: tuple[int, int] | None = None  # half, op: where the next round begins
         self._search: CopySearch | None = None  # of copies from before a restart, while it is not complete
@@ -92,6 +105,7 @@ class TransactionService:
             await self._timer
             self._timer = None
         self.settle()
+        self.figures.forget_open()
 
     async def end(self, half: Record, *, commit: bool) -> None:
         """Commits or rolls back. A second end of the same half, or of a copy, changes nothing: the first one is valid.
@@ -108,6 +122,9 @@ class TransactionService:
             stored = True
         finally:
             self._links.settle(offset, stored)
+        topic = half.property_table().get(properties.REAL_TOPIC, "")
+        self.figures.closed(self._links.first(offset))
+        self.figures.ended(topic, self._broker.now_ms() - half.born_timestamp_ms, commit=commit)
         for each in {offset, self._links.newest(offset)}:
             await self._note(each)
 
@@ -160,7 +177,19 @@ class TransactionService:
         if current.unreadable:
             _logger.warning("%d half messages could not be read and were skipped", current.unreadable)
         self._offsets = current.half_offset, current.op_offset
+        self._count_ended(current)
         self.settle()
+
+    def _count_ended(self, current: CheckRound) -> None:
+        """Halves that ended before this process stored or found them, and halves that cannot be read, are not open."""
+        for offset in current.ended:
+            self.figures.closed(self._links.first(offset))
+        for first in self.figures.open_before(current.half_offset):
+            if self._links.newest(first) < current.half_offset:
+                self.figures.closed(first)
+
+    def _found(self, offset: int, half: Record) -> None:
+        self.opened(offset, half.property_table().get(properties.REAL_TOPIC, ""), half.born_timestamp_ms)
 
     async def _begin(self) -> tuple[int, int] | None:
         """Where the round begins; the first round searches copies that were made before a restart. None: that search is
@@ -169,7 +198,7 @@ class TransactionService:
             offsets = self._broker.offsets
             half_offset = max(0, offsets.query(GROUP, HALF_TOPIC, QUEUE_ID))
             op_offset = max(0, offsets.query(GROUP, OPERATION_TOPIC, QUEUE_ID))
-            search = self._search or CopySearch(self._broker.store, half_offset, self._links)
+            search = self._search or CopySearch(self._broker.store, half_offset, self._links, self._found)
             for _ in search.steps():
                 await asyncio.sleep(0)
             self._search = None if search.is_complete else search
@@ -227,6 +256,7 @@ class TransactionService:
         result = await self._broker.store.writes.put(to_discard(step.half))
         if result.status.stored:
             self.discarded += 1
+            self.figures.closed(self._links.first(step.offset))
             _logger.warning(
                 "half message %d was given up (%s) and moved to %s", step.offset, step.reason, CHECK_MAX_TOPIC
             )

@@ -57,6 +57,8 @@ async def delete_topic(broker: BrokerContext, name: str) -> bool:
     broker.offsets.remove_topic(name)
     broker.expiry.offsets.remove(name)
     broker.stats.forget_topic(name)
+    broker.pulled.remove_topic(name)
+    broker.transactions.figures.remove_topic(name)
     await broker.offsets.saved()
     await broker.expiry.offsets.saved()
     return existed
@@ -72,6 +74,7 @@ async def delete_group(broker: BrokerContext, name: str, *, with_offsets: bool) 
     """Deletes a group, and its committed offsets if requested. False if it does not exist. Errors as above."""
     existed = broker.groups.delete(name)
     broker.stats.forget_group(name)
+    broker.pulled.remove_group(name)
     if with_offsets:
         broker.offsets.remove_group(name)
         await broker.offsets.saved()

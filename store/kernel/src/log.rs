@@ -25,6 +25,7 @@ mod copied;
 mod entries;
 mod locked;
 mod put_times;
+mod record_sizes;
 mod serve;
 mod sync_times;
 mod tail;
@@ -57,6 +58,7 @@ use batch::batch_messages;
 use entries::{EntryFiles, EntryTail, Place};
 use locked::Buffer;
 use put_times::PutTimes;
+use record_sizes::RecordSizes;
 use serve::{Connection, Inner, Rules};
 use sync_times::SyncTimes;
 use tail::{os_error, AppendFault, Tail};
@@ -250,6 +252,7 @@ impl Log {
             next_connection: 0,
             replies: VecDeque::new(),
             put_times: PutTimes::default(),
+            record_sizes: RecordSizes::default(),
             scratch: Vec::new(),
         };
         Ok(Log {
@@ -613,6 +616,23 @@ impl Log {
         self.lock().put_times.totals()
     }
 
+    /// answer_totals() -> ([limit of a class in ms], {code of the answer: ([count by class], total ms)}): of sends that
+    /// `feed` served and that were answered, since the start. The last class has no limit.
+    #[allow(clippy::type_complexity)] // a tuple of Python
+    fn answer_totals(&self) -> (Vec<i64>, HashMap<i32, ([u64; put_times::ANSWER_CLASSES], u64)>) {
+        let inner = self.lock();
+        let answers = inner.put_times.answers().iter();
+        let found = answers.map(|(&code, answered)| (code, (answered.counts, answered.total_ms)));
+        (put_times::ANSWER_LIMITS_MS.to_vec(), found.collect())
+    }
+
+    /// size_totals() -> ([limit of a class in bytes], [count by class], total bytes): of the records that this process
+    /// stored since the start, copied ones left out. The last class has no limit.
+    fn size_totals(&self) -> (Vec<u64>, [u64; record_sizes::CLASSES], u64) {
+        let (counts, bytes) = self.lock().record_sizes.totals();
+        (record_sizes::LIMITS.to_vec(), counts, bytes)
+    }
+
     /// sync_totals() -> ([limit of a class in s], [count by class], total s): of the syncs since the start that had
     /// something to sync. The last class has no limit.
     fn sync_totals(&self) -> (Vec<f64>, [u64; sync_times::CLASSES], f64) {
@@ -847,6 +867,7 @@ impl Log {
             topic.set_next(queue, queue_offset + 1);
         }
         topic.count(1, size as u64);
+        inner.record_sizes.add(size as u64);
         Ok((pos, size, queue_offset, stored_ms))
     }
 
@@ -871,7 +892,12 @@ impl Log {
         let messages = batch_messages(batch)?;
         let mut inner = self.lock();
         let first = inner.topic(topic).next(queue);
-        let Inner { tail, rules, .. } = &mut *inner;
+        let Inner {
+            tail,
+            rules,
+            record_sizes,
+            ..
+        } = &mut *inner;
         let store_timestamp = tail.store_ms(now_ms);
         let parts: Vec<Parts<'_>> = messages
             .iter()
@@ -904,6 +930,7 @@ impl Log {
         // All in one segment, entries too: the creation of the next segment cannot fail between two messages.
         tail.make_room(tail.framed(size, parts.len()))?;
         let positions: Vec<u64> = parts.iter().map(|one| tail.stage(one, 0)).collect();
+        parts.iter().for_each(|one| record_sizes.add(one.size() as u64));
         let topic = inner.topic(topic);
         topic.set_next(queue, first + positions.len() as i64);
         topic.count(positions.len() as u64, size as u64);

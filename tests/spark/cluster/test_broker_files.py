@@ -51,7 +51,7 @@ async def write(store: MessageStore, count: int, seed: int = 1) -> None:
 @asynccontextmanager
 async def serving(store: MessageStore, token: Path) -> AsyncIterator[Place]:
     view = AdminView(lambda: SimpleNamespace(store=store), str, dict)  # type: ignore[arg-type,return-value]
-    probes = Probes(lambda: None, lambda: None, lambda: b"")
+    probes = Probes(lambda: None, lambda: None, lambda form: iter(()))
     async with TestServer(application(probes, admin=view, settings=HttpSettings(readTokenFile=str(token)))) as server:
         yield Place("n-0", "n", 0, "/not/here", None, f"http://127.0.0.1:{server.port}")
 

@@ -239,7 +239,7 @@ type UsableRow = (Vec<(i64, i32, i64)>, i64, Vec<(i64, i64, i32)>);
 type Found<'py> = (u8, i64, i64, i64, usize, Bound<'py, PyBytes>, bool, i64);
 
 /// A whole answer: frame, records in it, their bytes.
-type FoundFrame<'py> = (Bound<'py, PyBytes>, usize, usize);
+type FoundFrame<'py> = (Bound<'py, PyBytes>, usize, usize, i64);
 
 /// `head` and the records as one bytes object. `PyBytes::new_with` would zero it first, only to overwrite it.
 fn joined<'py>(py: Python<'py>, head: &[u8], picks: &Picks) -> PyResult<Bound<'py, PyBytes>> {
@@ -750,7 +750,7 @@ impl Dispatch {
         let head = found_head(opaque, suggested, answer.next, min, max, bytes);
         let frame = joined(py, &head, &answer.picks)?;
         let read = faults == crate::guard::faults(); // otherwise one of its pages may not be the log's
-        Ok(read.then_some((frame, answer.picks.count(), bytes)))
+        Ok(read.then_some((frame, answer.picks.count(), bytes, answer.next)))
     }
 
     fn units(

@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 
 use super::access::Access;
 use super::put_times::PutTimes;
+use super::record_sizes::RecordSizes;
 use super::tail::{AppendFault, Tail};
 use super::topics::Topic;
 use crate::encode::{Parts, MAX_PROPERTIES_BYTES, MAX_TOPIC_BYTES, TRANSACTION_MASK};
@@ -66,6 +67,7 @@ pub(super) struct Inner {
     pub(super) next_connection: u64,
     pub(super) replies: VecDeque<Reply>,
     pub(super) put_times: PutTimes,
+    pub(super) record_sizes: RecordSizes,
     pub(super) scratch: Vec<u8>,
 }
 
@@ -154,6 +156,7 @@ impl Inner {
         let pos = self.tail.stage(&parts, 0);
         topic.set_next(header.queue, parts.queue_offset + 1);
         topic.count(1, size as u64);
+        self.record_sizes.add(size as u64);
         if header.oneway {
             self.put_times.add(0, 1, 0); // nobody waits for it
         } else {
