@@ -249,6 +249,10 @@ client-lab: build ## the Python client with Java clients in its groups, under ki
 admin-lab: build ## the admin core against our node, our group and RocketMQ, compared with mqadmin: SYSTEM=node|group|rocketmq
 	$(BIN)/python e2e/admin_lab.py --version $(or $(PEER_VERSION),4.8.0) $(if $(SYSTEM),--system $(SYSTEM))
 
+.PHONY: tour
+tour: $(VENV)/.dev ## the commands and pages of docs/tour.md, with a browser: PARTS_OF_TOUR='pip docker compose kind'
+	$(BIN)/python e2e/tour.py $(or $(PARTS_OF_TOUR),pip)
+
 .PHONY: metrics-lab
 metrics-lab: build ## the metrics beside those of RocketMQ 5.5.0 after the same load, or the cost of a scrape: WRITE=1 SCALE=5000
 	$(BIN)/python e2e/metrics_lab.py $(if $(WRITE),--write) $(if $(SCALE),--scale $(SCALE))

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from client_suite.access import Access
 from client_suite.systems import GroupOfThree, Node, RocketMQ, System
 from lab.peer import Peer, PeerMissingError
 from lab.places import work_folder
@@ -274,8 +275,8 @@ async def _steps(system: System, peer: Peer) -> bool:
 
 def _made(name: str, folder: Path, version: str) -> System:
     if name == "node":
-        return Node(folder)
-    return GroupOfThree(folder) if name == "group" else RocketMQ(folder, version)
+        return Node(folder, Access())
+    return GroupOfThree(folder, Access()) if name == "group" else RocketMQ(folder, Access(), version)
 
 
 def main() -> int:

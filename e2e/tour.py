@@ -182,19 +182,24 @@ def main(arguments: Sequence[str]) -> int:
             if shutil.which(tool) is None:
                 print(f"cannot run the part {name}: {tool} is not installed", file=sys.stderr)
                 return 2
-        folder = work_folder(f"tour-{name}")
-        try:
-            if name == "pip" and options.wheels is None:
-                wheels(folder / "wheels")
-                if (code := _in_namespace(folder / "wheels")) != 0:
-                    return code
-                continue
-            seconds = play(name, known[name], folder, _environment(name, folder, options.wheels))
-        except TourError as error:
-            print(f"{name}: {error}\nsee {folder}", file=sys.stderr)
-            return 1
-        print(f"{name}: the message was seen in the browser after {seconds:.0f} s", flush=True)
-        shutil.rmtree(folder)
+        with work_folder(f"tour-{name}-") as work:
+            work.status = _part(name, known[name], work.path, options.wheels)
+        if work.status != 0:
+            return work.status
+    return 0
+
+
+def _part(name: str, steps: Sequence[Step], folder: Path, wheelhouse: Path | None) -> int:
+    """Runs one part in a folder, and returns the exit status."""
+    if name == "pip" and wheelhouse is None:
+        wheels(folder / "wheels")
+        return _in_namespace(folder / "wheels")
+    try:
+        seconds = play(name, steps, folder, _environment(name, folder, wheelhouse))
+    except TourError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
+    print(f"{name}: the message was seen in the browser after {seconds:.0f} s", flush=True)
     return 0
 
 
