@@ -131,27 +131,48 @@ async def stored_message(question: Question, message_id: str) -> tuple[Place, St
     topology = await question.topology()
     place = await _place_at(topology, host)
     if place is None:
-        reason = f"no broker that is registered has the address {host} of message {message_id}"
-        raise NotFound("name server", ResponseCode.QUERY_NOT_FOUND, reason)
+        return await _found_elsewhere(question, topology, message_id, position)
     # The others with this name have the same log: slaves, or members of a replicated group.
     copies = [place, *(each for each in topology.named(place.name) if each != place)]
     problem: ClientError | None = None
     for each in copies:
         try:
-            answer = await question.ask(each, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(position)})
+            found = await _record_at(question, each, position)
         except (ConnectionFailed, NoAnswer) as error:
             problem = problem or error
             continue
-        except Refused as error:
-            if error.code == ResponseCode.SYSTEM_ERROR and "can not find message" in (error.remark or ""):
-                raise NotFound(each.address, ResponseCode.QUERY_NOT_FOUND, f"no message {message_id}") from error
-            raise
-        messages = decode_stored(answer.body, each.name, Stored)
-        if len(messages) == 1:
-            return each, messages[0]
-        raise NotFound(each.address, ResponseCode.QUERY_NOT_FOUND, f"no message {message_id}")
+        if found is None:
+            raise NotFound(each.address, ResponseCode.QUERY_NOT_FOUND, f"no message {message_id}")
+        return each, found
     assert problem is not None, "there is at least one copy"
     raise problem
+
+
+async def _record_at(question: Question, place: Place, position: int) -> Stored | None:
+    """Returns the message at a position of a broker's log; None: there is none. ClientError."""
+    try:
+        answer = await question.ask(place, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(position)})
+    except Refused as error:
+        if error.code == ResponseCode.SYSTEM_ERROR and "can not find message" in (error.remark or ""):
+            return None
+        raise
+    messages = decode_stored(answer.body, place.name, Stored)
+    return messages[0] if len(messages) == 1 else None
+
+
+async def _found_elsewhere(
+    question: Question, topology: Topology, message_id: str, position: int
+) -> tuple[Place, Stored]:
+    """Returns a message whose id has the address of no registered broker. An id has the address that the store had when
+    it wrote the message: clients may reach the broker at another one, it may have moved, or that member of the group may
+    be gone. Each log is asked for its record at the position, which must have this id. Errors as in `Messages.get`."""
+    found = await question.each(topology.readers(), lambda place: _record_at(question, place, position))
+    for place, message in found.items():
+        if message is not None and message.message_id == message_id.upper():
+            return place, message
+    question.need_some(found)
+    reason = f"no broker that is registered has the address of message {message_id}, or has the message itself"
+    raise NotFound("name server", ResponseCode.QUERY_NOT_FOUND, reason)
 
 
 async def _master_of(question: Question, place: Place) -> Place:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tallystick.admin.models import Disagreement, GroupState, MessageSummary, Ro
 from tallystick.admin.servers import Place
 from tallystick.client import Client, ConfigurationError, ConnectionFailed, NotFound, Tags
 from tallystick.client.core.queue import Queue
+from tallystick.client.testing import Broker
 from tallystick.client.wire import fastjson
 from tallystick.client.wire.codec import decode
 from tallystick.client.wire.codes import RequestCode
@@ -172,6 +174,24 @@ async def test_ids_of_other_servers_open_no_connection(admin: Admin) -> None:
             listening.accept()
     with pytest.raises(ConfigurationError, match="message id"):
         await admin.messages.get("abc")
+
+
+async def test_a_message_is_found_when_its_broker_has_another_address(tmp_path: Path) -> None:
+    """Ids have the address that the store had: a broker moves, or clients reach it at another address."""
+    async with Broker(tmp_path) as former, Admin(former.nameserver) as admin:
+        await create_topic(admin.client, [former.address], "Orders", 1)
+        first, second = await send(admin.client, "Orders", 2)
+    host, _, port = former.address.partition(":")
+    async with AsyncExitStack() as stack:
+        with socket.create_server((host, int(port))):  # so that the broker gets another port
+            moved = await stack.enter_async_context(Broker(tmp_path))
+        admin = await stack.enter_async_context(Admin(moved.nameserver))
+        for sent in (first, second):
+            message = await admin.messages.get(sent.message_id)
+            assert (message.summary.id, message.summary.unique_key) == (sent.message_id, sent.unique_key)
+        elsewhere = f"0A000001{first.message_id[8:]}"  # the position is right, the address is not
+        with pytest.raises(NotFound, match="or has the message itself"):
+            await admin.messages.get(elsewhere)
 
 
 async def test_a_position_without_a_message_is_not_found(cluster: TwoBrokers, admin: Admin) -> None:
