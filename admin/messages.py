@@ -164,8 +164,8 @@ async def _found_elsewhere(
     question: Question, topology: Topology, message_id: str, position: int
 ) -> tuple[Place, Stored]:
     """Returns a message whose id has the address of no registered broker. An id has the address that the store had when
-    it wrote the message: clients may reach the broker at another one, it may have moved, or that member of the group may
-    be gone. Each log is asked for its record at the position, which must have this id. Errors as in `Messages.get`."""
+    it wrote the message: clients may reach the broker at another one, it may have moved, or that member of the group
+    may be gone. Each log is asked for its record at the position, which must have this id. ClientError."""
     found = await question.each(topology.readers(), lambda place: _record_at(question, place, position))
     for place, message in found.items():
         if message is not None and message.message_id == message_id.upper():
