@@ -2,7 +2,7 @@
 
     python e2e/tour.py [pip] [docker] [compose] [kind]
 
-A part is chosen by its last word in lower case; without one, `pip` is run. `pip` runs in its own network namespace,
+A part is chosen by its last word in lower case; without one, `pip` is run. `pip` runs in a separate network namespace,
 where the ports of the page are free, with wheels that are built before. `docker` and `compose` need the image
 (`make images TARGETS=node`) and free ports; `kind` needs the cluster of the quickstart. Exit status: 0 as the page
 says; 1 not; 2 a part cannot run here.
@@ -36,7 +36,7 @@ _DONE = "--- the step is done ---"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Commands, of which one that runs in a terminal of its own is `background`; or a page to open."""
+    """Commands, or a page to open. `background`: the commands run in a separate terminal."""
 
     text: str = ""
     background: bool = False
@@ -204,7 +204,7 @@ def _part(name: str, steps: Sequence[Step], folder: Path, wheelhouse: Path | Non
 
 
 def _in_namespace(folder: Path) -> int:
-    """Runs the part `pip` in a network of its own, which has only the loopback interface."""
+    """Runs the part `pip` in a separate network, which has only the loopback interface."""
     inside = f'ip link set lo up && exec "{sys.executable}" "{__file__}" pip --wheels "{folder}"'
     private = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
     return subprocess.run([*private, "bash", "-c", inside]).returncode

@@ -41,6 +41,8 @@ class Assignment:
         self._ordered = ordered
         self._on_change = on_change
         self._leaving: dict[Queue, asyncio.Task[None]] = {}
+        self._saving = asyncio.Lock()
+        """Offsets are read and saved by one task at a time: an older offset must not be saved after a newer one."""
         self._renewing: asyncio.Task[None] | None = None
         self._stopped = False
         self.readers: dict[Queue, Reader] = {}
@@ -71,17 +73,20 @@ class Assignment:
             if self.readers.get(queue) is not reader:
                 raise ClosedError(f"{queue} left this consumer meanwhile")
             self._start(queue, offset, window.usable_until_s, paused=window.paused)
-            for error in (await self._progress.save({queue: offset})).values():
+            async with self._saving:
+                failed = await self._progress.save({queue: offset})
+            for error in failed.values():
                 raise error
 
     async def commit(self) -> dict[Queue, ClientError]:
         """Commits what changed. Returns the errors."""
-        offsets = {
-            queue: reader.window.committable
-            for queue, reader in self.readers.items()
-            if reader.window.committable != reader.saved
-        }
-        return await self._save(offsets)
+        async with self._saving:
+            offsets = {
+                queue: reader.window.committable
+                for queue, reader in self.readers.items()
+                if reader.window.committable != reader.saved
+            }
+            return await self._save(offsets)
 
     async def stop_reading(self) -> None:
         """Ends all pulls. What is ready is not handed out any longer, and nothing new is taken over."""
@@ -149,7 +154,8 @@ class Assignment:
             await reader.stop()
             if self._locks is not None:
                 await window.idle.wait()
-            await self._save({queue: window.committable})
+            async with self._saving:
+                await self._save({queue: window.committable})
             self._drop(queue, reader)  # before it is unlocked, so that its lock is not renewed afterwards
             if self._locks is not None:
                 await self._locks.unlock([queue])
@@ -165,6 +171,7 @@ class Assignment:
             del self.readers[queue]
 
     async def _save(self, offsets: dict[Queue, int]) -> dict[Queue, ClientError]:
+        """The caller holds `_saving`."""
         if not offsets:
             return {}
         failed = await self._progress.save(offsets)

@@ -150,8 +150,6 @@ class Broker:
         self._quick_pulls = QuickPulls(self)
         self._entrance.on_accounts = self._quick_pulls.forget
         self._server, self._vip_server = self._servers(routes)
-        for server in (self._server, self._vip_server):
-            server.on_close.append(self._connection_closed)
         self._timers: list[asyncio.Task[None]] = []
         self._pace = Pace()
 
@@ -182,6 +180,8 @@ class Broker:
             times=self.request_times,
             name="broker.vip",
         )
+        for each in (server, vip_server):
+            each.on_close.append(self._connection_closed)
         return server, vip_server
 
     # -- life ----------------------------------------------------------------------------------------------------------

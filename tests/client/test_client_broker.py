@@ -11,6 +11,7 @@ from tallystick.client import (
     JSON,
     BufferFull,
     Client,
+    ClientError,
     ClosedError,
     ConfigurationError,
     ConnectionFailed,
@@ -564,3 +565,31 @@ async def test_a_client_is_used_once_and_checks_its_arguments() -> None:
         await client.__aenter__()
     with pytest.raises(ClosedError):
         await client.route("T")
+
+
+async def test_a_commit_that_is_late_does_not_overwrite_a_newer_one() -> None:
+    """A commit in the background saves one queue after the other. A consumer that is closed meanwhile commits too."""
+    async with Broker() as broker, Client(broker.nameserver) as client, client.producer("pg") as producer:
+        for queue in range(4):
+            await producer.send("T", b"hello", queue=queue)
+        async with client.consumer("g", "T", start=Start.FIRST) as consumer:
+            progress = consumer._assignment._progress
+            save, waits, go_on = progress.save, asyncio.Event(), asyncio.Event()
+
+            async def one_by_one(offsets: dict[Queue, int]) -> dict[Queue, ClientError]:
+                if not waits.is_set():
+                    waits.set()
+                    await go_on.wait()  # the first commit is on its way, with the offsets of its begin
+                return await save(offsets)
+
+            progress.save = one_by_one
+            late = asyncio.create_task(consumer.commit())
+            await waits.wait()
+            await collect(consumer, 4)
+            closing = asyncio.create_task(consumer.close())
+            for _ in range(100):
+                await asyncio.sleep(0)
+            go_on.set()
+            await asyncio.gather(late, closing)
+        pull = client.pull("T", group="g")
+        assert [await pull.committed(Queue("T", "broker-a", queue)) for queue in range(4)] == [1, 1, 1, 1]

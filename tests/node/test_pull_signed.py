@@ -13,6 +13,7 @@ from wire import Wire
 
 from tallystick.node.access.signatures import ACCESS_KEY, SIGNATURE, is_signed, sign
 from tallystick.node.broker.broker import Broker
+from tallystick.node.remoting import turns
 from tallystick.node.remoting.codec import decode, encode
 from tallystick.node.remoting.codes import RequestCode as Code
 from tallystick.node.remoting.command import Command, HeaderType
@@ -62,7 +63,8 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(turns, "TURN_S", 60.0)  # on a busy machine a turn is over early, and what is left is not fast
     file = tmp_path / "plain_acl.yml"
     file.write_text(FILE)
     broker = await Broker.start(settings(aclFile=str(file)), small(tmp_path / "store"))

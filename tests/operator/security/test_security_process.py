@@ -75,7 +75,7 @@ async def test_a_process_reports_changed_certificates_and_serves_the_operator_ov
         f"http.adminTokenFile={tmp_path}/token",
     )
     arguments = [part for each in settings for part in ("--set", each)]
-    with TallyProcess(tmp_path, *arguments, what="nameserver") as process:
+    with TallyProcess(tmp_path, "--port", "0", *arguments, what="nameserver") as process:
         trust = Trust()
         async with node_session() as session:
             nodes = NodeApi(session, f"http://{process.places['http']}", lambda *_: token, trust)
