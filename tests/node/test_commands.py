@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tally_process import TallyProcess, command, environment
+from tally_shell import Shell, topic_of
 
 from tallystick.node.cli import main
 from tallystick.node.core.client import ClusterClient
@@ -32,22 +33,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TallyProcess]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A name of the test's own."""
-    return re.sub("[^a-zA-Z0-9_-]", "_", request.node.name)
-
-
-class Shell:
-    """Runs commands in this process and keeps what they printed."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-        self.err = ""
-
-    def __call__(self, *arguments: str, code: int = 0) -> str:
-        assert main(arguments) == code, self._capsys.readouterr()
-        out, self.err = self._capsys.readouterr()
-        assert "Traceback" not in self.err
-        return out
+    return topic_of(request)
 
 
 @pytest.fixture

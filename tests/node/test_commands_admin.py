@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import re
 import signal
 import stat
 import subprocess
@@ -17,9 +16,9 @@ from pathlib import Path
 import pytest
 import yaml
 from tally_process import TallyProcess
+from tally_shell import Shell, topic_of
 
 from tallystick.admin.models import Problem
-from tallystick.node.cli import main
 from tallystick.node.commands.output import report_problems
 from tallystick.node.commands.report import without_secrets
 
@@ -34,23 +33,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TallyProcess]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A name of the test's own."""
-    return re.sub("[^a-zA-Z0-9_-]", "_", request.node.name)
-
-
-class Shell:
-    """Runs commands in this process and keeps what they printed."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-        self.err = ""
-
-    def __call__(self, *arguments: str, code: int = 0) -> str:
-        found = main(arguments)
-        out, self.err = self._capsys.readouterr()
-        assert found == code, (out, self.err)
-        assert "Traceback" not in self.err
-        return out
+    return topic_of(request)
 
 
 @pytest.fixture
