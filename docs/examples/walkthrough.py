@@ -33,7 +33,9 @@ _CELL = re.compile(
     r"(?:\n\*\*Out \[(?P=number)\]:\*\*\n\n```text\n.*?^```\n)?",
     re.MULTILINE | re.DOTALL,
 )
-_READY = re.compile(r"tally is ready in .*name server (?P<nameserver>\S+), broker (?P<broker>\S+), http (?P<http>\S+)")
+_READY = re.compile(
+    r"tally is ready in .*name server (?P<nameserver>\S+), broker (?P<broker>\S+), http (?P<http>\S+)\nconsole \S+\n"
+)
 _USUAL = {"nameserver": "127.0.0.1:9876", "broker": "127.0.0.1:10911", "http": "127.0.0.1:8080"}
 _SPARK = (
     "--master local[2] --conf spark.ui.enabled=false --conf spark.ui.showConsoleProgress=false "
@@ -75,7 +77,7 @@ class Shell:
         self._told("trap 'jobs -p | xargs -r kill; wait' EXIT")  # also if this process is killed: its input ends then
 
     def run(self, command: str) -> str:
-        """What it prints; of one in the background, up to the line that says that it is ready."""
+        """What it prints; of one in the background, up to the lines that say that it is ready."""
         printed = self._told(command)
         if command.endswith("&"):
             while (match := _READY.search(printed)) is None:

@@ -100,7 +100,8 @@ def test_only_what_changes_with_each_run_may_differ(walkthrough: ModuleType) -> 
 
 
 def test_a_shell_keeps_the_status_and_ends_what_it_started(walkthrough: ModuleType, tmp_path: Path) -> None:
-    words = 'echo "tally is ready in 0 s: name server here:1, broker here:2, http here:3" && exec sleep 600'
+    ready = "tally is ready in 0 s: name server here:1, broker here:2, http here:3"
+    words = f'echo "{ready}" && echo "console http://here:3/" && exec sleep 600'
     with walkthrough.Shell({"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}) as shell:
         assert shell.run("printf half; false") == "half"
         assert shell.run("echo $?") == "1\n"
