@@ -25,7 +25,8 @@ class Audit:
         self._servers = servers
 
     async def lines(self, *, cursor: str | None = None, limit: int = 64) -> Page[AuditLine]:
-        """Returns lines, the newest first. Empty: there is no audit log. ClientError: no broker answers."""
+        """Returns lines by the time at which brokers stored them, the newest first. Empty: there is no audit log.
+        ClientError: no broker answers."""
         checked_limit(limit)
         question = self._servers.question()
         try:

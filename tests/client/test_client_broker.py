@@ -567,7 +567,7 @@ async def test_a_client_is_used_once_and_checks_its_arguments() -> None:
         await client.route("T")
 
 
-async def test_a_commit_that_is_late_does_not_overwrite_a_newer_one() -> None:
+async def test_a_commit_that_is_late_does_not_overwrite_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit in the background saves one queue after the other. A consumer that is closed meanwhile commits too."""
     async with Broker() as broker, Client(broker.nameserver) as client, client.producer("pg") as producer:
         for queue in range(4):
@@ -582,7 +582,7 @@ async def test_a_commit_that_is_late_does_not_overwrite_a_newer_one() -> None:
                     await go_on.wait()  # the first commit is on its way, with the offsets of its begin
                 return await save(offsets)
 
-            progress.save = one_by_one
+            monkeypatch.setattr(progress, "save", one_by_one)
             late = asyncio.create_task(consumer.commit())
             await waits.wait()
             await collect(consumer, 4)

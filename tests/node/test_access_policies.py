@@ -23,7 +23,12 @@ TOPIC, GROUP = ResourceKind.TOPIC, ResourceKind.GROUP
 NAMES = ("", "a", "ab", "abc", "b")
 SOURCES = ("10.0.0.1", "10.0.0.2", "::1")
 patterns = st.builds(
-    lambda kind, match, name: ResourcePattern(kind, match, "" if match is Match.ANY else name),
+    # In the text of a policy, resources of any kind have any name.
+    lambda kind, match, name: (
+        ResourcePattern(kind, Match.ANY)
+        if kind is None
+        else ResourcePattern(kind, match, "" if match is Match.ANY else name)
+    ),
     st.sampled_from([None, *ResourceKind]),
     st.sampled_from(Match),
     st.sampled_from(NAMES),
