@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tallystick.admin.paging import decode_cursor, encode_cursor
+from tallystick.admin.paging import decode_offsets, encode_offsets
 from tallystick.admin.records import BATCH, pull
 from tallystick.admin.servers import Place, Question
-from tallystick.client import ConfigurationError, Stored
+from tallystick.client import Stored
 from tallystick.client.core.queue import Queue
 from tallystick.client.wire.codes import RequestCode
 
@@ -25,7 +25,7 @@ class Backwards:
     async def part(self, queues: Sequence[Queue], cursor: str | None, limit: int) -> tuple[list[Stored], str | None]:
         """Returns the next messages, and the cursor of the part behind them. Queues that cannot be read become
         problems. ConfigurationError: it is not a cursor of this walk."""
-        ends = self._ends(queues, cursor) if cursor else await self._question.each(queues, self._end)
+        ends = decode_offsets(cursor, queues, "list") if cursor else await self._question.each(queues, self._end)
         before = dict(ends)
         buffers: dict[Queue, list[Stored]] = {}
         found: list[Stored] = []
@@ -44,20 +44,8 @@ class Backwards:
             if full:
                 newest = max(full, key=lambda queue: (buffers[queue][-1].store_ms, queue))
                 found.append(buffers[newest].pop())
-        left = []
-        for queue in before:
-            end = buffers[queue][-1].offset + 1 if buffers.get(queue) else before[queue]
-            if end > 0:
-                left.append([queue.broker, queue.id, end])
-        return found, encode_cursor(left) if left else None
-
-    def _ends(self, queues: Sequence[Queue], cursor: str) -> dict[Queue, int]:
-        known = {(queue.broker, queue.id): queue for queue in queues}
-        try:
-            rows = [(str(broker), int(number), int(end)) for broker, number, end in decode_cursor(cursor)]
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"{cursor!r:.80} is not a cursor of this list") from error
-        return {known[broker, number]: end for broker, number, end in rows if (broker, number) in known}
+        left = {queue: buffers[queue][-1].offset + 1 if buffers.get(queue) else end for queue, end in before.items()}
+        return found, encode_offsets({queue: end for queue, end in left.items() if end > 0})
 
     async def _end(self, queue: Queue) -> int:
         ext = {"topic": queue.topic, "queueId": str(queue.id)}

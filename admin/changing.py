@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
 from tallystick.admin.errors import ChangedError
 from tallystick.admin.models import Change, Step, StepState
-from tallystick.admin.servers import Place, Topology
+from tallystick.admin.servers import Place, Question, Topology
 from tallystick.client import ClientError, ConfigurationError
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -61,6 +61,16 @@ async def _step(plan: Planned, dry_run: bool) -> Step:
     except ClientError as error:
         return Step(*about, StepState.FAILED, str(error))
     return Step(*about[:3], plan.after if result is None else result, StepState.DONE)
+
+
+def unread(question: Question, place: Place, action: str) -> Planned:
+    """Returns a step that fails: the present state of this broker could not be read."""
+    return Planned(place.address, action, None, None, None, question.reason(place) or "no answer")
+
+
+def shown(config: Any) -> dict[str, Any] | None:
+    """Returns a configuration as steps show it; None: there is none."""
+    return None if config is None else asdict(config)
 
 
 def without_master(topology: Topology, action: str, cluster: str | None = None) -> list[Planned]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 
 from tallystick.admin.brokers import describe
 from tallystick.admin.group_tables import read_progress
 from tallystick.admin.models import Broker, Cluster, Figures, Problem, Rates
 from tallystick.admin.names import is_hidden, is_system_group
 from tallystick.admin.servers import Servers
-from tallystick.admin.topic_tables import put_rate, read_topics
+from tallystick.admin.topic_tables import incoming_rates, outgoing_rates, read_topics
 
 MOST_RATES = 200
 """Topics whose rates are asked one by one, for brokers that have no table of them."""
@@ -45,17 +44,12 @@ class Clusters:
         asked = sorted(shown)[:MOST_RATES]
         of_name = {place.name: place for place in places}
         pairs = [(name, of_name[broker]) for name in asked for broker in shown[name].configs]
-        puts = await question.each(pairs, lambda pair: put_rate(question, pair[1], pair[0]))
-        incoming, out = Counter[str](), Counter[str]()
-        for (name, _), rate in puts.items():
-            incoming[name] += rate  # type: ignore[assignment]  # a Counter adds any numbers
-        for each in progress.values():
-            out.update(each.rates)
+        incoming, out = await incoming_rates(question, pairs), outgoing_rates(progress.values())
         if len(shown) > len(asked):
             reason = f"rates are shown for {len(asked)} of {len(shown)} topics"
             question.problems.append(Problem("topics", reason))
         question.problems += [Problem(each.address, each.problem or "") for each in brokers if not each.reachable]
-        masters = {place.address for place in topology.readers()}
+        masters = {place.address for place in places}
         return Figures(
             int(time.time() * 1000),
             sum(each.rates.in_per_s for each in brokers if each.address in masters),

@@ -13,18 +13,10 @@ from tallystick.client.wire.codes import RequestCode
 
 _PER_BROKER = frozenset(
     (
-        *(
-            "brokerName",
-            "brokerId",
-            "brokerIP1",
-            "brokerIP2",
-            "brokerRole",
-            "listenPort",
-            "haListenPort",
-            "bindAddress",
-        ),
-        *("dLegerSelfId", "dLedgerSelfId", "externalAddress", "externalListenPort", "httpAddress", "haMasterAddress"),
-        *("rocketmqHome", "abortFile", "storeCheckpoint", "nettyServerAddress", "startAcceptSendRequestTimeStamp"),
+        *("brokerName", "brokerId", "brokerIP1", "brokerIP2", "brokerRole", "listenPort", "haListenPort"),
+        *("bindAddress", "dLegerSelfId", "dLedgerSelfId", "externalAddress", "externalListenPort", "httpAddress"),
+        *("haMasterAddress", "rocketmqHome", "abortFile", "storeCheckpoint", "nettyServerAddress"),
+        "startAcceptSendRequestTimeStamp",
     )
 )
 _SECRET_WORDS = ("password", "secret", "token", "accesskey", "credential", "privatekey")
@@ -75,11 +67,12 @@ class Config:
         tables = await question.each(places, lambda each: settings_of(question, each))
         plans = []
         for each in places:
-            reason = next((problem.reason for problem in question.problems if problem.subject == each.address), None)
             before = {name: tables.get(each, {}).get(name) for name in changes}
             after = {name: str(value) for name, value in changes.items()}
             work = None if before == after else only(partial(_write, question, each, after))
-            plans.append(Planned(each.address, "change settings", _shown(before), _shown(after), work, reason))
+            plans.append(
+                Planned(each.address, "change settings", _shown(before), _shown(after), work, question.reason(each))
+            )
         return await carry_out(plans, dry_run=dry_run)
 
 

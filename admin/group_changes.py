@@ -17,6 +17,8 @@ from tallystick.admin.changing import (
     checked_fields,
     masters_of,
     only,
+    shown,
+    unread,
     without_master,
 )
 from tallystick.admin.consumption import online
@@ -47,16 +49,14 @@ async def plan_put(
     plans = []
     for place in places:
         if place not in rows:
-            reason = next((each.reason for each in question.problems if each.subject == place.address), "no answer")
-            plans.append(Planned(place.address, "create group", None, None, None, reason))
+            plans.append(unread(question, place, "create group"))
             continue
         row = known.get(place)
         before = None if row is None else group_config_of(row)
         after = replace(before or base, **wanted)
         work = None if before == after else partial(_write, question, place, {**(row or {}), "groupName": name}, after)
         action = "create group" if before is None else "change group"
-        shown = None if before is None else asdict(before)
-        plans.append(Planned(place.address, action, shown, asdict(after), work))
+        plans.append(Planned(place.address, action, shown(before), shown(after), work))
     return plans + without_master(topology, "change group", cluster)
 
 
@@ -89,7 +89,7 @@ async def plan_delete(question: Question, name: str, with_topics: bool, if_match
         Planned(
             place.address,
             "delete group",
-            asdict(group_config_of(row)),
+            shown(group_config_of(row)),
             None,
             only(partial(question.ask, place, RequestCode.DELETE_SUBSCRIPTIONGROUP, ext)),
             problem,

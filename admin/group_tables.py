@@ -6,13 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tallystick.admin.consumption import (
-    GroupProgress,
-    progress_of_groups,
-)
-from tallystick.admin.models import (
-    GroupConfig,
-)
+from tallystick.admin.consumption import GroupProgress, progress_of_groups
+from tallystick.admin.models import GroupConfig
 from tallystick.admin.servers import Place, Question
 from tallystick.client.core.queue import Queue
 from tallystick.client.wire import fastjson

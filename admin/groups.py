@@ -33,7 +33,7 @@ from tallystick.admin.models import (
 from tallystick.admin.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_group
 from tallystick.admin.paging import etag_of, names_of_page
 from tallystick.admin.servers import Place, Question, Servers
-from tallystick.admin.topic_tables import configs_at, queues_of
+from tallystick.admin.topic_tables import Tables, queues_of, read_rows
 from tallystick.client import ClientError, NotFound
 from tallystick.client.core.queue import Queue
 from tallystick.client.wire.codes import ResponseCode
@@ -60,7 +60,7 @@ class Groups:
         progress = await read_progress(question, places)
         members = await question.each(part, lambda name: online(question, places, name))
         ages = await _ages(question, places, {name: progress[name] for name in part if name in progress})
-        letters = await _dead_letters(question, places, part)
+        letters = await _dead_letters(question, await read_rows(question, topology), part)
         items = [
             _group(_Parts(name, known[name], progress.get(name), members.get(name, Online()), ages, letters))
             for name in part
@@ -82,7 +82,8 @@ class Groups:
         for each in (await question.each(places, lambda place: progress_of_group(question, place, name))).values():
             progress.add(each)
         ages = await _ages(question, places, {name: progress})
-        letters = await _dead_letters(question, places, [name])
+        topics = await read_rows(question, topology)
+        letters = await _dead_letters(question, topics, [name])
         states = await _member_states(question, {place.name: place for place in places}, name, members)
         subscriptions = {
             client_id: members.of_member.get(client_id, state.subscriptions) for client_id, state in states.items()
@@ -90,7 +91,7 @@ class Groups:
         apart = disagreements(subscriptions)
         group = _group(_Parts(name, known.get(name, {}), progress, members, ages, letters), disagrees=bool(apart))
         owners = {queue: client_id for client_id, state in states.items() for queue in state.queues}
-        queues = await _queues(question, places, _Queues(name, progress, members, ages, owners))
+        queues = await _queues(question, places, topics, _Queues(name, progress, members, ages, owners))
         found = [
             GroupMember(connection, subscriptions.get(client_id, []), _count(states, client_id))
             for client_id, connection in sorted(members.connections.items())
@@ -170,10 +171,9 @@ async def _ages(
     return {(name, queue): age for (name, _, _), table in found.items() for queue, age in table.items()}
 
 
-async def _dead_letters(question: Question, places: Iterable[Place], groups: Iterable[str]) -> dict[str, int]:
-    """Returns the numbers of dead letters of groups that have some."""
+async def _dead_letters(question: Question, tables: Tables, groups: Iterable[str]) -> dict[str, int]:
+    """Returns the numbers of dead letters of groups that have some. `tables`: the topics of brokers."""
     wanted = {DEAD_LETTER_PREFIX + name for name in groups}
-    tables = await question.each(places, lambda place: configs_at(question, place))
     pairs = [(place, topic) for place, table in tables.items() for topic in wanted & table.keys()]
     ranges = await question.each(pairs, lambda pair: queues_of(question, *pair))
     found: Counter[str] = Counter()
@@ -230,11 +230,11 @@ class _Queues:
     owners: Mapping[Queue, str] = field(default_factory=dict)
 
 
-async def _queues(question: Question, places: list[Place], known: _Queues) -> list[QueueLag]:
-    """The queues in which the group has offsets, and those of topics to which its members subscribe."""
+async def _queues(question: Question, places: list[Place], tables: Tables, known: _Queues) -> list[QueueLag]:
+    """The queues in which the group has offsets, and those of topics to which its members subscribe. `tables`: the
+    topics of brokers."""
     rows = dict(known.progress.queues)
     topics = {queue.topic for queue in rows}
-    tables = await question.each(places, lambda place: configs_at(question, place))
     pairs = [
         (place, topic) for topic in known.members.topics.keys() - topics for place in tables if topic in tables[place]
     ]

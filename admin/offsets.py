@@ -13,6 +13,7 @@ from dataclasses import replace
 from tallystick.admin.consumption import online, queue_table
 from tallystick.admin.group_tables import offsets_at
 from tallystick.admin.models import OffsetChange, OffsetKind, OffsetStep, OffsetTarget, QueueRange, StepState
+from tallystick.admin.records import offset_at
 from tallystick.admin.routing import places_of
 from tallystick.admin.servers import Place, Question, Servers
 from tallystick.admin.topic_tables import queues_of
@@ -119,14 +120,6 @@ async def _target(
     else:
         wanted = await offset_at(question, place, queue, to.value)
     return min(max(wanted, known.min), known.max)
-
-
-async def offset_at(question: Question, place: Place, queue: Queue, at_ms: int) -> int:
-    """Returns the offset of the first message that was stored at a time or later; RocketMQ 4 may take the one before.
-    ClientError."""
-    ext = {"topic": queue.topic, "queueId": str(queue.id), "timestamp": str(at_ms), "boundaryType": "LOWER"}
-    answer = await question.ask(place, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
-    return max(0, int((answer.ext or {}).get("offset", 0)))
 
 
 def _planned(queue: Queue, before: int | None, after: int, known: QueueRange) -> OffsetStep:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
 
 from tallystick.client import ConfigurationError
+from tallystick.client.core.queue import Queue
 
 MOST = 1000
 """The largest part."""
@@ -27,6 +28,23 @@ def decode_cursor(cursor: str) -> Any:
         return orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (binascii.Error, ValueError) as error:
         raise ConfigurationError(f"{cursor!r:.80} is not a cursor") from error
+
+
+def encode_offsets(offsets: Mapping[Queue, int]) -> str | None:
+    """Returns the offset of each queue as a cursor; None: no queue is left."""
+    rows = [[queue.broker, queue.id, offset] for queue, offset in offsets.items()]
+    return encode_cursor(rows) if rows else None
+
+
+def decode_offsets(cursor: str, queues: Iterable[Queue], what: str) -> dict[Queue, int]:
+    """Returns the offsets of a cursor by queue, without queues that do not exist any longer. ConfigurationError: it is
+    not a cursor of this `what`."""
+    known = {(queue.broker, queue.id): queue for queue in queues}
+    try:
+        rows = [(str(broker), int(number), int(offset)) for broker, number, offset in decode_cursor(cursor)]
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{cursor!r:.80} is not a cursor of this {what}") from error
+    return {known[broker, number]: offset for broker, number, offset in rows if (broker, number) in known}
 
 
 def checked_limit(limit: int) -> int:

@@ -46,6 +46,14 @@ async def pull(question: Question, place: Place, queue: Queue, offset: int, coun
     )
 
 
+async def offset_at(question: Question, place: Place, queue: Queue, at_ms: int) -> int:
+    """Returns the offset of the first message that was stored at a time or later; RocketMQ 4 may take the one before.
+    ClientError."""
+    ext = {"topic": queue.topic, "queueId": str(queue.id), "timestamp": str(at_ms), "boundaryType": "LOWER"}
+    answer = await question.ask(place, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
+    return max(0, int((answer.ext or {}).get("offset", 0)))
+
+
 def summary_of(message: Stored) -> MessageSummary:
     """Returns what a list shows of a message."""
     return MessageSummary(

@@ -203,6 +203,10 @@ class Question:
         if problem not in self.problems:
             self.problems.append(problem)
 
+    def reason(self, place: Place) -> str | None:
+        """Returns why a server could not be read; None: it was read."""
+        return next((each.reason for each in self.problems if each.subject == place.address), None)
+
     def need_some(self, found: Any) -> None:
         """Raises the first error, if nothing was found because of it."""
         if not found and self.first_error is not None:

@@ -11,10 +11,20 @@ from functools import partial
 from typing import Any
 
 from tallystick.admin.brokers import is_tallystick
-from tallystick.admin.changing import Planned, check_etag, check_name, checked_fields, masters_of, only, without_master
+from tallystick.admin.changing import (
+    Planned,
+    check_etag,
+    check_name,
+    checked_fields,
+    masters_of,
+    only,
+    shown,
+    unread,
+    without_master,
+)
 from tallystick.admin.models import Topic, TopicConfig
 from tallystick.admin.servers import ORDER_NAMESPACE, Place, Question, Topology
-from tallystick.admin.topic_tables import read_topics, topic_rows
+from tallystick.admin.topic_tables import read_rows, read_topics, topics_of
 from tallystick.client import ConfigurationError, NotFound
 from tallystick.client.wire.codes import RequestCode, ResponseCode
 
@@ -34,17 +44,16 @@ async def plan_put(
     wanted = checked_fields(TopicConfig, changes)
     _check_numbers(wanted)
     topology = await question.topology()
-    known = (await read_topics(question, topology)).get(name)
+    rows = await read_rows(question, topology)
+    known = (await topics_of(question, topology, rows)).get(name)
     check_etag(f"topic {name}", known.etag if known else "", if_match)
     places = masters_of(topology, cluster, known.clusters if known else (), f"topic {name}")
-    rows = await question.each(places, lambda place: topic_rows(question, place))
-    question.need_some(rows)
+    question.need_some([place for place in places if place in rows])
     base = next(iter(known.configs.values())) if known else TopicConfig()
     plans = []
     for place in places:
         if place not in rows:
-            reason = next((each.reason for each in question.problems if each.subject == place.address), "no answer")
-            plans.append(Planned(place.address, "create topic", None, None, None, reason))
+            plans.append(unread(question, place, "create topic"))
             continue
         row = rows[place].get(name)
         before = known.configs.get(place.name) if known and row is not None else None
@@ -52,7 +61,7 @@ async def plan_put(
         problem = await _attributes_problem(question, place, wanted)
         work = None if before == after else partial(_write, question, place, name, after, row or {}, wanted)
         action = "create topic" if before is None else "change topic"
-        plans.append(Planned(place.address, action, _shown(before), _shown(after), work, problem))
+        plans.append(Planned(place.address, action, shown(before), shown(after), work, problem))
     plans += without_master(topology, "change topic", cluster)
     return plans + _order_plans(question, name, known, [plan for plan in plans if plan.after], places)
 
@@ -146,7 +155,7 @@ def delete_plans(question: Question, topology: Topology, topic: Topic) -> list[P
         Planned(
             place.address,
             action,
-            _shown(topic.configs[place.name]),
+            shown(topic.configs[place.name]),
             None,
             only(partial(question.ask, place, RequestCode.DELETE_TOPIC_IN_BROKER, ext)),
         )
@@ -161,7 +170,3 @@ def delete_plans(question: Question, topology: Topology, topic: Topic) -> list[P
             work = partial(question.ask, address, RequestCode.DELETE_KV_CONFIG, key)
             plans.append(Planned(address, "delete order of queues", None, None, only(work), is_last=True))
     return plans
-
-
-def _shown(config: TopicConfig | None) -> dict[str, Any] | None:
-    return None if config is None else asdict(config)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 from tallystick.admin.brokers import is_tallystick
-from tallystick.admin.consumption import connections_of, progress_of_groups, queue_table
+from tallystick.admin.consumption import GroupProgress, connections_of, progress_of_groups, queue_table
 from tallystick.admin.models import Connection, QueueRange, Rates, Topic, TopicConfig
 from tallystick.admin.names import topic_kind
 from tallystick.admin.paging import etag_of
@@ -20,21 +20,31 @@ from tallystick.client.wire.codes import RequestCode, ResponseCode
 TOPIC_PUT_NUMS, GROUP_GET_NUMS = "TOPIC_PUT_NUMS", "GROUP_GET_NUMS"
 _VERSION_WITH_PRODUCERS = 393
 """The protocol version of RocketMQ 4.9.0: from then on brokers list their producers."""
+Tables = dict[Place, dict[str, dict[str, Any]]]
+"""The topics of brokers by name, in RocketMQ's form."""
 
 
 async def read_topics(question: Question, topology: Topology) -> dict[str, Topic]:
     """Returns all topics by name, without their traffic: one request to each broker. ClientError: none answers."""
-    places = topology.readers()
-    tables = await question.each(places, lambda place: configs_at(question, place))
+    return await topics_of(question, topology, await read_rows(question, topology))
+
+
+async def read_rows(question: Question, topology: Topology) -> Tables:
+    """Returns the topics of each broker that answers, in RocketMQ's form."""
+    return await question.each(topology.readers(), lambda place: topic_rows(question, place))
+
+
+async def topics_of(question: Question, topology: Topology, tables: Tables) -> dict[str, Topic]:
+    """Returns the topics of these tables by name. ClientError: no broker answered."""
+    names = {*topology.clusters(), *(place.name for place in topology.readers())}
     if not tables and isinstance(question.first_error, AccessDenied):
-        return await _names_alone(question, {*topology.clusters(), *(place.name for place in places)})
+        return await _names_alone(question, names)
     question.need_some(tables)
     ordered = await question.ordered_topics()
-    names = {*topology.clusters(), *(place.name for place in places)}
     found: dict[str, dict[Place, TopicConfig]] = {}
     for place, table in tables.items():
-        for name, config in table.items():
-            found.setdefault(name, {})[place] = config
+        for name, row in table.items():
+            found.setdefault(name, {})[place] = config_of(row)
     return {name: _topic(name, configs, name in ordered, names) for name, configs in found.items()}
 
 
@@ -46,7 +56,7 @@ async def _names_alone(question: Question, system_names: set[str]) -> dict[str, 
 
 
 def _topic(name: str, configs: Mapping[Place, TopicConfig], ordered: bool, system_names: set[str]) -> Topic:
-    of_broker = {place.name: _ordered(config) if ordered else config for place, config in configs.items()}
+    of_broker = {place.name: replace(config, order=True) if ordered else config for place, config in configs.items()}
     first, *others = of_broker.values()
     return Topic(
         name,
@@ -58,17 +68,8 @@ def _topic(name: str, configs: Mapping[Place, TopicConfig], ordered: bool, syste
     )
 
 
-def _ordered(config: TopicConfig) -> TopicConfig:
-    return TopicConfig(config.read_queues, config.write_queues, config.perm, True, config.attributes)
-
-
-async def configs_at(question: Question, place: Place) -> dict[str, TopicConfig]:
-    """Returns the topics of a broker: one request. ClientError."""
-    return {name: config_of(row) for name, row in (await topic_rows(question, place)).items()}
-
-
 async def topic_rows(question: Question, place: Place) -> dict[str, dict[str, Any]]:
-    """Returns the topics of a broker in RocketMQ's form. ClientError."""
+    """Returns the topics of a broker in RocketMQ's form: one request. ClientError."""
     table = (await question.table(place, RequestCode.GET_ALL_TOPIC_CONFIG)).get("topicConfigTable") or {}
     return {str(name): row for name, row in table.items()}
 
@@ -139,33 +140,36 @@ async def producers_at(question: Question, place: Place) -> dict[str, list[Conne
     return found
 
 
+async def incoming_rates(question: Question, pairs: Iterable[tuple[str, Place]]) -> Counter[str]:
+    """Returns the messages per second that topics receive, for pairs of a topic and a broker. Failures become
+    problems."""
+    rates = await question.each(pairs, lambda pair: put_rate(question, pair[1], pair[0]))
+    found = Counter[str]()
+    for (name, _), rate in rates.items():
+        found[name] += rate  # type: ignore[assignment]  # a Counter adds any numbers
+    return found
+
+
+def outgoing_rates(progress: Iterable[GroupProgress]) -> Counter[str]:
+    """Returns the messages per second that groups receive, by topic."""
+    found = Counter[str]()
+    for each in progress:
+        found.update(each.rates)
+    return found
+
+
 async def read_traffic(question: Question, topology: Topology, topics: Mapping[str, Topic]) -> dict[str, Topic]:
     """Returns topics with their messages and rates."""
     places = {place.name: place for place in topology.readers()}
     pairs = [(name, places[broker]) for name, topic in topics.items() for broker in topic.configs]
     ranges = await question.each(pairs, lambda pair: queues_of(question, pair[1], pair[0]))
-    puts = await question.each(pairs, lambda pair: put_rate(question, pair[1], pair[0]))
-    out: Counter[str] = Counter()
-    for groups in (await question.each(places.values(), lambda place: progress_of_groups(question, place))).values():
-        for progress in groups.values():
-            out.update(progress.rates)
-    messages, incoming = Counter[str](), Counter[str]()
+    incoming = await incoming_rates(question, pairs)
+    tables = await question.each(places.values(), lambda place: progress_of_groups(question, place))
+    out = outgoing_rates(progress for groups in tables.values() for progress in groups.values())
+    messages = Counter[str]()
     for (name, _), part in ranges.items():
         messages[name] += sum(each.max - each.min for each in part)
-    for (name, _), rate in puts.items():
-        incoming[name] += rate  # type: ignore[assignment]
     return {
-        name: with_traffic(topic, messages.get(name), Rates(float(incoming[name]), float(out[name])))
+        name: replace(topic, messages=messages.get(name), rates=Rates(float(incoming[name]), float(out[name])))
         for name, topic in topics.items()
     }
-
-
-def with_traffic(topic: Topic, messages: int | None, rates: Rates) -> Topic:
-    """Returns a topic with its messages and rates."""
-    return Topic(
-        *(topic.name, topic.kind, topic.clusters, topic.configs, topic.agree),
-        messages=messages,
-        rates=rates,
-        etag=topic.etag,
-        owner=topic.owner,
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tallystick.admin.changing import carry_out
@@ -20,14 +21,9 @@ from tallystick.admin.topic_tables import (
     queues_of,
     read_topics,
     read_traffic,
-    with_traffic,
 )
 from tallystick.client import ClientError, NotFound, NotSupported
 from tallystick.client.wire.codes import ResponseCode
-
-TOPIC_PUT_NUMS, GROUP_GET_NUMS = "TOPIC_PUT_NUMS", "GROUP_GET_NUMS"
-_VERSION_WITH_PRODUCERS = 393
-"""The protocol version of RocketMQ 4.9.0: from then on brokers list their producers."""
 
 
 class Topics:
@@ -71,10 +67,10 @@ class Topics:
         rates = await question.each(places, lambda place: put_rate(question, place, name))
         groups = await question.each(places, lambda place: consumer_groups_of(question, place, name))
         names = sorted(set().union(*groups.values()))
-        out = sum([await get_rate(question, places, name, group) for group in names])
+        out = sum((await question.each(names, lambda group: get_rate(question, places, name, group))).values())
         ranges = [each for part in queues.values() for each in part]
         messages = sum(each.max - each.min for each in ranges) if queues else None
-        found = with_traffic(topic, messages, Rates(float(sum(rates.values())), float(out)))
+        found = replace(topic, messages=messages, rates=Rates(float(sum(rates.values())), float(out)))
         producers = await _producers(question, places)
         return TopicDetail(found, ranges, producers, names, question.problems)
 

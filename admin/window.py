@@ -5,12 +5,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from tallystick.admin.paging import decode_cursor, encode_cursor
-from tallystick.admin.records import pull
+from tallystick.admin.paging import decode_offsets, encode_offsets
+from tallystick.admin.records import offset_at, pull
 from tallystick.admin.servers import Place, Question
-from tallystick.client import ClientError, ConfigurationError, Stored
+from tallystick.client import ClientError, Stored
 from tallystick.client.core.queue import Queue
-from tallystick.client.wire.codes import RequestCode
 
 
 class Window:
@@ -28,7 +27,7 @@ class Window:
     async def part(self, queues: Sequence[Queue], cursor: str | None, limit: int) -> tuple[list[Stored], str | None]:
         """Returns the next messages, and the cursor of the part behind them. Queues that cannot be read become
         problems. ConfigurationError: it is not a cursor of this window."""
-        starts = self._starts(queues, cursor) if cursor else await self._question.each(queues, self._first)
+        starts = decode_offsets(cursor, queues, "search") if cursor else await self._question.each(queues, self._first)
         readers = [_QueueReader(self, queue, offset) for queue, offset in starts.items()]
         await self._question.each(readers, _QueueReader.fill)
         heap = [reader for reader in readers if reader.head is not None]
@@ -43,28 +42,12 @@ class Window:
                 heapq.heappop(heap)
             else:
                 heapq.heapreplace(heap, reader)
-        left = [[each.queue.broker, each.queue.id, each.head.offset] for each in heap if each.head is not None]
-        return found, encode_cursor(left) if left else None
-
-    def _starts(self, queues: Sequence[Queue], cursor: str) -> dict[Queue, int]:
-        known = {(queue.broker, queue.id): queue for queue in queues}
-        try:
-            rows = [(str(broker), int(number), int(offset)) for broker, number, offset in decode_cursor(cursor)]
-        except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"{cursor!r:.80} is not a cursor of this search") from error
-        return {known[broker, number]: offset for broker, number, offset in rows if (broker, number) in known}
+        return found, encode_offsets({each.queue: each.head.offset for each in heap if each.head is not None})
 
     async def _first(self, queue: Queue) -> int:
         """An offset at or before the first message of the window. RocketMQ 4.8 returns any of the messages that were
         stored in the given millisecond, so the one before the window is asked for."""
-        ext = {
-            "topic": queue.topic,
-            "queueId": str(queue.id),
-            "timestamp": str(max(0, self._begin_ms - 1)),
-            "boundaryType": "LOWER",
-        }
-        answer = await self._question.ask(self._places[queue.broker], RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)
-        return max(0, int((answer.ext or {}).get("offset", 0)))
+        return await offset_at(self._question, self._places[queue.broker], queue, max(0, self._begin_ms - 1))
 
     async def read(self, queue: Queue, offset: int) -> tuple[list[Stored], int, bool]:
         """Reads messages of the window from an offset on. Returns them, the next offset, and whether none follows."""
