@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from console_browser import Consoles
+from console_browser import Consoles, has_count
 
 pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="session")]
 
@@ -30,7 +30,7 @@ async def test_a_group_shows_its_lag_members_and_configuration(consoles: Console
     tabs = screen.page.get_by_role("navigation", name="Parts of the consumer group")
     await tabs.get_by_role("link", name="Members").click()
     members = screen.page.get_by_role("table", name="Members")
-    assert await members.get_by_role("row").count() == 1 + screen.api.groups[DISAGREES].members
+    await has_count(members.get_by_role("row"), 1 + screen.api.groups[DISAGREES].members)
     await tabs.get_by_role("link", name="Configuration").click()
     await screen.sees("Deliveries until dead letter")
 
@@ -45,7 +45,7 @@ async def test_a_group_is_created_and_changed(consoles: Consoles) -> None:
     await screen.press("Create group")
     await screen.result()
     await screen.press("Close")
-    await screen.page.get_by_role("heading", name="invoices").wait_for()
+    await screen.page.get_by_role("heading", name="invoices", exact=True).wait_for()
     await screen.press("Change")
     await screen.fill("Deliveries until dead letter", "3")
     await screen.press("Preview")

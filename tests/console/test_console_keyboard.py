@@ -102,7 +102,7 @@ async def test_topics_and_groups_are_found_from_each_page(wide: Consoles) -> Non
     for _ in range(wanted):
         await screen.page.keyboard.press("ArrowDown")
     await screen.page.keyboard.press("Enter")
-    await screen.page.get_by_role("heading", name="orders-service").wait_for()
+    await screen.page.get_by_role("heading", name="orders-service", exact=True).wait_for()
     await screen.page.keyboard.press("/")
     await screen.page.keyboard.type("audit")
     await screen.page.keyboard.press("Escape")
@@ -114,7 +114,7 @@ async def test_an_address_that_changes_while_the_page_starts_is_followed(wide: C
     screen = await wide.open("#/topics")
     await screen.page.add_init_script(LEAVE_AT_ONCE)
     await screen.page.reload()
-    await screen.page.get_by_role("heading", name="Audit log").wait_for()
+    await screen.page.get_by_role("heading", name="Audit log", exact=True).wait_for()
 
 
 async def test_the_menu_of_a_narrow_window_opens_and_closes(consoles: Consoles) -> None:
@@ -131,7 +131,7 @@ async def test_the_menu_of_a_narrow_window_opens_and_closes(consoles: Consoles) 
     await link.wait_for(state="hidden")
     await menu.click()
     await link.click()
-    await screen.page.get_by_role("heading", name="Cluster").wait_for()
+    await screen.page.get_by_role("heading", name="Cluster", exact=True).wait_for()
     await link.wait_for(state="hidden")
 
 

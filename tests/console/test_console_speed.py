@@ -4,7 +4,7 @@ The run prints the times. It checks a limit that only a broken page reaches, sin
 """
 
 import pytest
-from console_browser import Consoles
+from console_browser import Consoles, has_count
 
 pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="session")]
 
@@ -37,5 +37,5 @@ async def test_a_thousand_rows_do_not_become_elements(wide: Consoles) -> None:
     """What makes lists quick, without a clock: a part of the rows is in the document."""
     screen = await wide.open("#/topics", number=1000)
     await screen.sees("1,000 topics")
-    assert await screen.page.locator("main tbody tr").count() == 50
+    await has_count(screen.page.locator("main tbody tr"), 50)
     assert await screen.page.evaluate("document.querySelectorAll('*').length") < 3000

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from console_browser import Consoles
+from console_browser import Consoles, has_count
 
 pytestmark = [pytest.mark.process, pytest.mark.asyncio(loop_scope="session")]
 
@@ -30,7 +30,7 @@ async def test_a_long_list_has_pages_and_is_sorted(wide: Consoles) -> None:
     screen = await wide.open("#/topics", number=130)
     table = screen.page.get_by_role("table", name="Topics")
     await screen.sees("1–50 of 130")
-    assert await table.get_by_role("row").count() == 51
+    await has_count(table.get_by_role("row"), 51)
     await screen.press("Next page")
     await screen.press("Next page")
     await screen.sees("101–130 of 130")
@@ -72,7 +72,7 @@ async def test_a_topic_is_created_after_its_preview(consoles: Consoles) -> None:
     await screen.press("Close")
     body = {"readQueues": 4, "writeQueues": 8, "perm": 6, "order": False}
     assert screen.changes() == [("PUT", "/topics/invoices", dry, body) for dry in (True, False)]
-    await screen.page.get_by_role("heading", name="invoices").wait_for()
+    await screen.page.get_by_role("heading", name="invoices", exact=True).wait_for()
 
 
 async def test_a_change_that_failed_at_a_broker_shows_each_result(consoles: Consoles) -> None:

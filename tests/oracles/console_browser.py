@@ -128,3 +128,11 @@ class Consoles:
         for server in self._servers:
             await server.close()
         assert complaints == []
+
+
+async def has_count(found: Locator, count: int) -> None:
+    """Waits until there are so many of these elements: a page may still be drawing them. AssertionError: there are
+    not."""
+    from playwright.async_api import expect  # late: without playwright the tests are skipped
+
+    await expect(found).to_have_count(count)
