@@ -63,7 +63,7 @@ function LiveState() {
 }
 
 function Theme() {
-  const dark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  const dark = () => document.documentElement.dataset.theme === "dark";
   const [isDark, setDark] = useState(dark);
   useEffect(() => {
     const media = matchMedia("(prefers-color-scheme: dark)");
@@ -77,7 +77,7 @@ function Theme() {
     try {
       localStorage.setItem("tally.theme", next);
     } catch {
-      // The choice holds for this page alone.
+      document.documentElement.dataset.chosenTheme = next; // the choice holds for this page alone
     }
     setDark(!isDark);
   };

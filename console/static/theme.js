@@ -1,7 +1,18 @@
-// Runs before the first paint, so that a page never flashes in the wrong colours.
-try {
-  const theme = localStorage.getItem("tally.theme");
-  if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
-} catch {
-  // A browser that keeps no data follows the system's colours.
+// Runs before the first paint, so that a page never flashes in the wrong colours. `data-theme` always says which colours
+// are used: those that the user chose, or else the system's.
+{
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const chosen = () => {
+    try {
+      return localStorage.getItem("tally.theme");
+    } catch {
+      return document.documentElement.dataset.chosenTheme; // of a browser that keeps no data: see app.js
+    }
+  };
+  const apply = () => {
+    const theme = chosen();
+    document.documentElement.dataset.theme = theme === "dark" || theme === "light" ? theme : system.matches ? "dark" : "light";
+  };
+  apply();
+  system.addEventListener("change", apply);
 }
