@@ -15,19 +15,17 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from client_suite.access import Access
-from client_suite.systems import GroupOfThree, Node, RocketMQ, System
-from lab.peer import Peer, PeerMissingError
-from lab.places import work_folder
-from lab.processes import ProcessError, end_on_signals
+from client_suite.running import add_system_options, try_systems
+from client_suite.systems import System
+from lab.peer import Peer
+from lab.processes import ProcessError
 
 from tallystick.admin import Admin, OffsetTarget
 from tallystick.admin.models import Change, Consumption, OffsetChange, StepState, TopicConfig
 from tallystick.client import Start
 
-_SYSTEMS = ("node", "group", "rocketmq")
 _TOPIC, _GROUP, _MESSAGES = "AdminLab", "admin-lab", 40
 _WAIT_S = 60.0
 
@@ -273,36 +271,16 @@ async def _steps(system: System, peer: Peer) -> bool:
     return failed
 
 
-def _made(name: str, folder: Path, version: str) -> System:
-    if name == "node":
-        return Node(folder, Access())
-    return GroupOfThree(folder, Access()) if name == "group" else RocketMQ(folder, Access(), version)
-
-
 def main() -> int:
-    """Returns the exit code: 0 if nothing is wrong, 1 if something is, 2 if it could not be tried."""
+    """Returns the exit code of `try_systems`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--system", action="append", choices=_SYSTEMS, help="one of the systems (all)")
-    parser.add_argument("--version", default="4.8.0", help="of RocketMQ and its tool (4.8.0)")
-    options = parser.parse_args()
-    end_on_signals()
-    with work_folder("admin-") as work:
-        try:
-            failed = False
-            for name in options.system or _SYSTEMS:
-                print(f"-- {name}", flush=True)
-                system = _made(name, work.path / name, options.version)
-                peer = Peer(work.path / f"java-{name}", options.version)
-                try:
-                    system.start()
-                    failed |= asyncio.run(_steps(system, peer))
-                finally:
-                    system.stop()
-        except (PeerMissingError, ProcessError) as error:
-            print(error, file=sys.stderr)
-            return 2
-        work.status = 1 if failed else 0
-    return work.status
+    add_system_options(parser)
+    return try_systems(
+        "admin",
+        parser.parse_args(),
+        lambda folder: Access(),
+        lambda system, peer: asyncio.run(_steps(system, peer)),
+    )
 
 
 if __name__ == "__main__":

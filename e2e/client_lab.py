@@ -16,25 +16,20 @@ import logging
 import sys
 import time
 import traceback
-from pathlib import Path
 
 from client_suite.access import Access
 from client_suite.load import load
+from client_suite.running import add_system_options, try_systems
 from client_suite.steps import STEPS
-from client_suite.systems import GroupOfThree, Node, RocketMQ, System
-from lab.peer import Peer, PeerMissingError
-from lab.places import work_folder
-from lab.processes import ProcessError, end_on_signals
+from client_suite.systems import System
+from lab.peer import Peer
 
 from tallystick.client import Client
-
-_SYSTEMS = ("node", "group", "rocketmq")
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--system", action="append", choices=_SYSTEMS, help="one of the systems (all)")
-    parser.add_argument("--version", default="4.8.0", help="of RocketMQ and its client (4.8.0)")
+    add_system_options(parser)
     parser.add_argument("--kills", type=int, default=2, help="how often the broker is killed under load (2)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tls", action="store_true", help="servers accept only TLS, and clients verify them")
@@ -42,13 +37,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", help="steps whose name contains this; `load` is the load")
     parser.add_argument("--strategy", action="append", choices=["AVG", "CONSISTENT_HASH"], help="(both)")
     return parser.parse_args()
-
-
-def _made(name: str, folder: Path, options: argparse.Namespace) -> System:
-    access = Access.made(folder, tls=options.tls, acl=options.acl)
-    if name == "node":
-        return Node(folder, access)
-    return GroupOfThree(folder, access) if name == "group" else RocketMQ(folder, access, options.version)
 
 
 async def _steps(system: System, peer: Peer, options: argparse.Namespace) -> dict[str, list[str]]:
@@ -82,28 +70,15 @@ def _tell(name: str, wrong: list[str], begin_s: float) -> None:
 
 
 def main() -> int:
-    """Returns the exit code: 0 if nothing is wrong, 1 if something is, 2 if it could not be tried."""
+    """Returns the exit code of `try_systems`."""
     options = _options()
     logging.basicConfig(level=logging.ERROR)
-    end_on_signals()
-    with work_folder("client-") as work:
-        try:
-            failed = False
-            for name in options.system or _SYSTEMS:
-                print(f"-- {name}", flush=True)
-                system = _made(name, work.path / name, options)
-                peer = Peer(work.path / f"java-{name}", options.version)
-                system.access.prepare_java(peer)
-                try:
-                    system.start()
-                    failed |= any(asyncio.run(_steps(system, peer, options)).values())
-                finally:
-                    system.stop()
-        except (PeerMissingError, ProcessError) as error:
-            print(error, file=sys.stderr)
-            return 2
-        work.status = 1 if failed else 0
-    return work.status
+    return try_systems(
+        "client",
+        options,
+        lambda folder: Access.made(folder, tls=options.tls, acl=options.acl),
+        lambda system, peer: any(asyncio.run(_steps(system, peer, options)).values()),
+    )
 
 
 if __name__ == "__main__":
