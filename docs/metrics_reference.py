@@ -180,13 +180,6 @@ def declared(*titles: str) -> list[Declared]:
     return [metric for title in chosen for metrics in PARTS[title][1].values() for metric in metrics]
 
 
-def shown_names(metric: Declared) -> list[str]:
-    """Returns the names under which Prometheus stores the metric."""
-    if metric.type == "histogram":
-        return [f"{metric.name}_{suffix}" for suffix in ("bucket", "sum", "count")]
-    return [metric.name]
-
-
 def _row(metric: Declared) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
     cells = (f"`{metric.name}`", metric.type, metric.unit, labels, metric.help, metric.source)

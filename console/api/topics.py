@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tallystick.admin.groups import Groups
+from tallystick.admin.topics import Topics
 from tallystick.console.api.changes import condition, done, with_etag
 from tallystick.console.api.interface import Call, Handler
 
@@ -19,8 +21,10 @@ _PYTHON = {
 """The fields of the models whose names differ in JSON."""
 
 
-def _changes(body: dict[str, Any]) -> dict[str, Any]:
-    return {_PYTHON.get(name, name): value for name, value in body.items()}
+async def _put(call: Call, objects: Topics | Groups, name: str) -> Any:
+    changes = {_PYTHON.get(field, field): value for field, value in call.body.items()}
+    change = await objects.put(name, changes, cluster=call["cluster"], dry_run=call.dry_run, if_match=condition(call))
+    return done(change)
 
 
 def _page(call: Call) -> dict[str, Any]:
@@ -37,14 +41,7 @@ async def get_topic(call: Call) -> Any:
 
 
 async def put_topic(call: Call) -> Any:
-    change = await call.admin.topics.put(
-        call["topic"],
-        _changes(call.body),
-        cluster=call["cluster"],
-        dry_run=call.dry_run,
-        if_match=condition(call),
-    )
-    return done(change)
+    return await _put(call, call.admin.topics, call["topic"])
 
 
 async def delete_topic(call: Call) -> Any:
@@ -65,14 +62,7 @@ async def get_group(call: Call) -> Any:
 
 
 async def put_group(call: Call) -> Any:
-    change = await call.admin.groups.put(
-        call["group"],
-        _changes(call.body),
-        cluster=call["cluster"],
-        dry_run=call.dry_run,
-        if_match=condition(call),
-    )
-    return done(change)
+    return await _put(call, call.admin.groups, call["group"])
 
 
 async def delete_group(call: Call) -> Any:

@@ -15,7 +15,7 @@ from tallystick.node.access.opening import read_credentials
 from tallystick.node.commands.contexts import add_context_option
 from tallystick.node.commands.output import add_output_option, emit, report_problems, shown
 from tallystick.node.commands.terminal import InputError, bad, error_text, good, number, table
-from tallystick.node.commands.tls_options import add_tls_options, tls_context
+from tallystick.node.commands.tls_options import add_credentials_option, add_tls_options, tls_context
 
 if TYPE_CHECKING:
     from tallystick.admin.admin import Admin
@@ -29,11 +29,7 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nameserver", "-n", help="host:port of the name servers, separated by ';' ($TALLY_NAMESERVER, 127.0.0.1:9876)"
     )
-    parser.add_argument(
-        "--credentials",
-        metavar="FILE",
-        help="sign requests with the account of this file, which has accessKey and secretKey ($TALLY_CREDENTIALS)",
-    )
+    add_credentials_option(parser, None)  # a context may have it
     add_context_option(parser)
     add_tls_options(parser)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 import time
@@ -69,7 +70,7 @@ def add_parsers(commands: Any) -> None:
                 "seconds between two brokers: clients need them to use the new routes (30, as pollNameServerInterval)"
             )
             parser.add_argument("--pause", type=number(0, 86_400), default=30, help=text)
-        add_credentials_option(parser)
+        add_credentials_option(parser, os.environ.get("TALLY_CREDENTIALS") or "")
         add_tls_options(parser)
         parser.add_argument("--json", action="store_true", help="print JSON")
         parser.set_defaults(call=_run(calls[name]))

@@ -38,11 +38,11 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_credentials_option(parser: argparse.ArgumentParser) -> None:
+def add_credentials_option(parser: argparse.ArgumentParser, default: str | None) -> None:
     """Adds --credentials. A secret itself is never an argument: other users of the machine can read those."""
     parser.add_argument(
         "--credentials",
-        default=os.environ.get("TALLY_CREDENTIALS") or "",
+        default=default,
         metavar="FILE",
         help="sign requests with the account of this file, which has accessKey and secretKey as RocketMQ's "
         "conf/tools.yml ($TALLY_CREDENTIALS)",
